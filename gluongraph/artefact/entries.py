@@ -11,10 +11,14 @@ from gluongraph.dtypes import DTYPES
 from gluongraph.errors import FormatError
 from gluongraph.formulas import Tape
 from gluongraph.ir.entry_point import Arg, Collective, Program
+from gluongraph.ir.graph import TensorType
 from gluongraph.ir.plan import SPACES
+from gluongraph.ops.collective import COLLECTIVES, shard_size
 from gluongraph.storage import aligned
 from gluongraph.tracing.optimizer_updates import SCALAR
 from gluongraph.tracing.step_graph import MODES_BY_NAME
+
+NO_STATES: Mapping[tuple[str, ...], int] = {}
 
 
 def program_of(told: Mapping[str, Any], artefact: Artefact) -> Program:
@@ -32,6 +36,7 @@ def check(artefact: Artefact) -> None:
     for told in artefact.told["parameters"]:
         name, type = file.PARAMS + told["key"], [told["dtype"], told["shape"]]
         _expect(artefact.told["tensors"][name][:2] == type, f"parameter {told['key']!r}: {name} is no {type}")
+    _check_shards(artefact)
     states, seen = artefact.told["states"], set[tuple[str, str]]()
     for told in artefact.told["entries"]:
         where = f"entry {told['id']!r}"
@@ -47,7 +52,7 @@ def check(artefact: Artefact) -> None:
         program = program_of(told, artefact)
         for arg in program.args:
             _check_argument(arg, told, artefact, {name for names in known.values() for name in names})
-        check_collectives(program, where)
+        check_collectives(program, where, artefact.told.get("ranks"), _flat_states(artefact))
     _check_ranks(artefact)
 
 
@@ -60,24 +65,86 @@ def _check_ranks(artefact: Artefact) -> None:
     _expect(not collectives or ranks is not None, "it has collectives, and was exported by one process")
 
 
-def check_collectives(program: Program, where: str) -> None:
-    """Check that collectives sum flat scratch memory in place, and that each is started and waited for once.
+def _check_shards(artefact: Artefact) -> None:
+    """What is divided among ranks are parameters of one dtype, and their states; it says how large a rank's part is."""
+    told = artefact.told
+    of = {row["key"]: row for row in told["parameters"]}
+    buckets, seen = told.get("exchange", {}).get("buckets", {}), set[str]()
+    _expect(not buckets or file.is_for_its_ranks(told), "it divides parameters among any number of ranks")
+    for name, bucket in buckets.items():
+        rows = [of[key] for key in bucket["parameters"]]
+        types = [TensorType(tuple(row["shape"]), row["dtype"]) for row in rows]
+        _expect(rows and len({ty.dtype for ty in types}) == 1, f"{name}: no parameters of one dtype")
+        _expect(seen.isdisjoint(bucket["parameters"]), f"{name}: a parameter that is divided already")
+        seen |= {*bucket["parameters"]}
+        _expect(bucket["elements"] == shard_size(types, told["ranks"]), f"{name}: its part of a rank")
+    for name, state in told["states"].items():
+        if "shard" not in (value := state["value"]):
+            continue
+        bucket = buckets[value["shard"]]
+        rows = [of[key] for key in bucket["parameters"]]
+        if "state" in value:
+            kept = [row["states"][value["state"]] for row in rows]  # dtype and shape of each
+            _expect([shape for _, shape in kept] == [row["shape"] for row in rows], f"state {name!r}: its shape")
+            dtypes = {dtype for dtype, _ in kept}
+        else:
+            dtypes = {row["dtype"] for row in rows}
+        _expect(dtypes == {state["dtype"]} and state["shape"] == [bucket["elements"]], f"state {name!r}: its type")
+
+
+def _flat_states(artefact: Artefact) -> dict[tuple[str, ...], int]:
+    """The states that lie one after another in memory, by the names in graphs; and the elements of a rank's part."""
+    name_of = {row["key"]: row["name"] for row in artefact.told["parameters"]}
+    buckets = artefact.told.get("exchange", {}).get("buckets", {}).values()
+    return {tuple(name_of[key] for key in bucket["parameters"]): bucket["elements"] for bucket in buckets}
+
+
+def check_collectives(
+    program: Program, where: str, ranks: Any = None, flat_states: Mapping[tuple[str, ...], int] = NO_STATES
+) -> None:
+    """Check that collectives are of memory that lies in one piece, and that each is started and waited for once.
+
+    `ranks` is how many have parts of it; `flat_states` are states that lie in one piece, and the elements of a part.
 
     Raises:
-        FormatError: they do not; `where` begins the message.
+        FormatError: they are not; `where` begins the message.
     """
     for collective in program.collectives:
-        places = collective.reads
-        _expect(collective.op == "all_reduce" and places == collective.writes, f"{where}: a collective is no sum")
-        _expect(type(collective.shard) is int and collective.shard == 0, f"{where}: a sum over ranks in parts")
-        _expect(places and all(map(_is_number, places)), f"{where}: what its collectives sum")
-        _expect(max(places) < len(program.args), f"{where}: a collective sums no argument")
-        members = [program.args[place] for place in places]
-        fits = all(arg.space == "scratch" and arg.dtype == members[0].dtype for arg in members)
+        _check_collective(collective, program, where, ranks)
+        members = [program.args[place] for place in collective.flat]
+        nbytes = DTYPES[members[0].dtype].nbytes * collective.shard * (ranks if type(ranks) is int else 1)
+        _expect(all(arg.dtype == members[0].dtype for arg in members), f"{where}: a collective of memory with gaps")
+        if all(arg.space == "state" for arg in members) and collective.shard:
+            part = flat_states.get(tuple(arg.name for arg in members))
+            _expect(part == collective.shard, f"{where}: a collective of states with gaps")
+            continue
         ends = [arg.offset + aligned(arg.nbytes) for arg in members]
-        fits = fits and [arg.offset for arg in members[1:]] == ends[:-1] and ends[-1] <= program.scratch_bytes
-        _expect(fits, f"{where}: a collective sums memory with gaps")
+        fits = all(arg.space == "scratch" for arg in members) and [arg.offset for arg in members[1:]] == ends[:-1]
+        end = max(ends[-1], members[0].offset + nbytes)
+        _expect(fits and end <= program.scratch_bytes, f"{where}: a collective of memory with gaps")
     _check_steps(program.steps, len(program.collectives), where)
+
+
+def _check_collective(collective: Collective, program: Program, where: str, ranks: Any) -> None:
+    """It exists, and is of arguments that do; a sum is of numbers and in place, others have one part of each rank."""
+    places = [*collective.reads, *collective.writes]
+    _expect(collective.op in COLLECTIVES, f"{where}: a collective that does not exist")
+    _expect(
+        collective.reads and collective.writes and all(map(_is_number, places)), f"{where}: a collective of nothing"
+    )
+    _expect(max(places) < len(program.args), f"{where}: a collective of no argument")
+    flat = program.args[collective.flat[0]]
+    _expect(collective.op == "all_gather" or flat.dtype != "bool", f"{where}: a sum of truth values")
+    _expect(type(collective.shard) is int, f"{where}: the size of a part")
+    if collective.op == "all_reduce":
+        _expect(collective.reads == collective.writes and collective.shard == 0, f"{where}: a sum that is not in place")
+        return
+    parts = collective.reads if collective.op == "all_gather" else collective.writes
+    part = program.args[parts[0]]
+    fits = len(parts) == 1 and (part.dtype, part.size) == (flat.dtype, collective.shard) and part.size > 0
+    _expect(
+        fits and part.space in ("scratch", "state") and type(ranks) is int, f"{where}: a collective of another part"
+    )
 
 
 def _check_steps(steps: Sequence[tuple[Any, Any]], collectives: int, where: str) -> None:

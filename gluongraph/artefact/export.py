@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,15 @@ import numpy as np
 
 from gluongraph.artefact import compatibility, file, signing, structure
 from gluongraph.artefact import update_scalars as how
-from gluongraph.artefact.snapshot import current
+from gluongraph.artefact.snapshot import current, is_of_all_ranks
+from gluongraph.checkpoint import collective
 from gluongraph.checkpoint.part import Training
 from gluongraph.codegen.cache.artifacts import LIBRARY
 from gluongraph.codegen.rule import Target
 from gluongraph.codegen.targets import target as find_target
 from gluongraph.codegen.tvm.linking import command_for
 from gluongraph.dtypes import dtype_name, numpy_dtype
-from gluongraph.errors import MXNetError, with_user_location
+from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.gluon.block import Block
 from gluongraph.host import nvidia, params_file
 from gluongraph.host.file_names import check_name
@@ -29,10 +30,13 @@ from gluongraph.ir.entry_point import Program
 from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.ops import index_checks
+from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.step.batch import as_array
+from gluongraph.step.micro_batches import MicroBatches
 from gluongraph.step.specializations import Specializations
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import WINDOW, GradientAccumulator
+from gluongraph.tracing.compressed_exchange import RESIDUAL
 from gluongraph.tracing.ema import AVERAGE
 from gluongraph.tracing.loss_scaling import GOOD, SCALE
 from gluongraph.tracing.optimizer_updates import GRAD, SCALAR
@@ -46,6 +50,8 @@ if TYPE_CHECKING:
 
 Types = tuple[TensorType, ...]
 EXPORTABLE = ("step", "evaluate", "predict", "grads", "accumulate", "apply")
+IN_MICRO_BATCHES = ("step", "evaluate", "predict")
+SUMMED = ("accumulate", "backward")  # whose gradients "apply" takes
 
 
 def export(
@@ -63,15 +69,34 @@ def export(
     wanted = _modes(step, modes)
     types = _batches(step, batches, batch_sizes)
     _check(step, batches[0] if batches else ())
+    if (trainer := step.trainer) is not None and is_of_all_ranks(step):
+        Agreement(trainer.communicator, f"step.export after {trainer.optimizer.num_update} updates")()
     on = find_target(target or step.options.target)
     command_for(on.machine)  # raises, before anything is compiled
     maker = _Maker(step, on)
-    entries = [(mode, *each) for mode in wanted for each in enumerate(types if mode != "apply" else [()])]
+    batches_of: dict[str, list[Types]] = {
+        "apply": [()],
+        "backward": [_micro(step, each) for each in types] if "backward" in wanted else [],
+    }
+    entries = [(mode, *each) for mode in wanted for each in enumerate(batches_of.get(mode, types))]
     with quiet(not progress), task(len(entries), "exporting") as done:
         for mode, number, each in entries:
             maker.add(mode, number, each)
             done()
-    file.write(path, *maker.finish(), signing.signatures)
+    told, arrays = maker.finish()
+    by_one_of_all(step, lambda: file.write(path, told, arrays, signing.signatures))
+
+
+def by_one_of_all(step: TrainStep, write: Callable[[], None]) -> None:
+    """Write a file: of several ranks that export together the first one does.
+
+    Raises:
+        OSError: it cannot be written; on all ranks.
+    """
+    if step.trainer is not None and is_of_all_ranks(step):
+        collective.on_rank_0(step.trainer.communicator, write)
+    else:
+        write()
 
 
 def _check(step: TrainStep, batch: Sequence[Any]) -> None:
@@ -84,12 +109,6 @@ def _check(step: TrainStep, batch: Sequence[Any]) -> None:
         wrong = f"its parameters are on {len(trainer.contexts)} contexts, and an artefact runs on one"
     elif step._in_python(trainer):
         wrong = "Python acts between its gradients and updates: an optimizer without a formula, a store or a method"
-    elif trainer.exchange.compression is not None:
-        wrong = "its gradients are compressed"
-    elif trainer.exchange.sharding is not None:
-        wrong = "its state is divided among ranks (strategy=): only together they have all of it"
-    elif step.options.micro_batches:
-        wrong = "it computes in micro-batches (deterministic=)"
     elif step.averages is not None and step.averages.shown:
         wrong = "the averages are in place of the weights: leave the block first"
     if wrong:
@@ -97,12 +116,16 @@ def _check(step: TrainStep, batch: Sequence[Any]) -> None:
 
 
 def _modes(step: TrainStep, modes: Sequence[str] | None) -> tuple[str, ...]:
-    known = EXPORTABLE if step.trainer is not None else ("predict",)
+    known: tuple[str, ...] = EXPORTABLE if step.trainer is not None else ("predict",)
+    if step.options.micro_batches:
+        known = IN_MICRO_BATCHES
     if strange := [mode for mode in modes or () if mode not in known]:
         raise ValueError(
             with_user_location(f"export: there is no mode {strange[0]!r}", help=f"choose among {', '.join(known)}")
         )
     chosen = [mode for mode in known if modes is None or mode in modes]
+    if step.options.micro_batches and "step" in chosen:  # gradients of a micro-batch, and an update by the sums of all
+        return ("backward", "apply", *chosen[1:])
     if "apply" in chosen and "accumulate" not in chosen:
         raise ValueError(with_user_location("export: 'apply' without 'accumulate' has nothing to apply"))
     return tuple(chosen)
@@ -118,9 +141,9 @@ def _batches(step: TrainStep, batches: Sequence[Sequence[Any]] | None, sizes: Se
     if batches is not None:
         types = [tuple(map(_type, batch)) for batch in batches]
     else:
-        types = list(
-            dict.fromkeys(_types(key[1]) for key in step._specializations.keys if key[1] and key[0] != "predict")
-        )
+        keys = [key for key in step._specializations.keys if key[1] and key[0].name != "predict"]
+        parts = micro_batches_of_rank(step)
+        types = list(dict.fromkeys(longer(_types(key[1]), parts if key[0].name == "backward" else 1) for key in keys))
         if not types and step.trainer is None:
             types = list(dict.fromkeys(_types(key[1]) for key in step._specializations.keys))
     if not types:
@@ -140,6 +163,39 @@ def _batches(step: TrainStep, batches: Sequence[Sequence[Any]] | None, sizes: Se
         tuple(TensorType((size, *t.shape[1:]), t.dtype) if t.rank and t.shape[0] == old else t for t in first)
         for size in sizes
     ]
+
+
+def micro_batches_of_rank(step: TrainStep) -> int:
+    """How many micro-batches a batch of a rank is; 1 where it is computed as a whole."""
+    if not (total := step.options.micro_batches) or step.trainer is None:
+        return 1
+    return MicroBatches(step, step.trainer, total).own
+
+
+def _batches_of(step: TrainStep, mode: str, types: list[Types]) -> list[Types]:
+    """The types that a mode is compiled for, to be called with batches of these types."""
+    if mode == "apply":
+        return [()]
+    return [_micro(step, each) for each in types] if mode == "backward" else types
+
+
+def longer(types: Types, times: int) -> Types:
+    """The types of so many batches one after another."""
+    return tuple(TensorType((times * t.shape[0], *t.shape[1:]), t.dtype) if t.rank else t for t in types)
+
+
+def _micro(step: TrainStep, types: Types) -> Types:
+    """The types of a micro-batch of a rank's batch.
+
+    Raises:
+        ShapeError: the samples are not so many equal micro-batches.
+    """
+    parts = micro_batches_of_rank(step)
+    for i, ty in enumerate(types):
+        if ty.rank and ty.shape[0] % parts:
+            message = f"export: argument {i} has {ty.shape[0]} samples, which are not {parts} equal micro-batches"
+            raise ShapeError(with_user_location(f"{message} of this rank"))
+    return tuple(TensorType((t.shape[0] // parts, *t.shape[1:]), t.dtype) if t.rank else t for t in types)
 
 
 def _types(key: Sequence[tuple[tuple[int, ...], Any]]) -> Types:
@@ -171,6 +227,27 @@ def _ranks(trainer: Trainer | None) -> dict[str, int]:
     return {"ranks": store.num_workers} if store is not None and store.type.startswith("dist") else {}
 
 
+def _exchange(step: TrainStep, parameters: Mapping[str, Any], divides: bool) -> dict[str, Any]:
+    """How gradients are compressed, and what the code `divides` among ranks; nothing where they are sent as they are,
+    and every rank has everything."""
+    if (trainer := step.trainer) is None:
+        return {}
+    told: dict[str, Any] = {}
+    if (compression := trainer.exchange.compression) is not None:
+        told["compression"] = {"type": compression.type, "threshold": compression.threshold}
+    if (sharding := trainer.exchange.sharding) is not None and divides:
+        key_of = {p.key: key for key, p in parameters.items()}
+        told["strategy"] = trainer.strategy
+        told["buckets"] = {
+            bucket.name: {
+                "parameters": [key_of[name] for name in bucket.parameters],
+                "elements": bucket.shard(sharding.ranks).size,
+            }
+            for bucket in sharding.buckets
+        }
+    return {"exchange": told} if told else {}
+
+
 def _collectives(program: Program) -> dict[str, Any]:
     """What tells of a program's collectives; nothing where it has none."""
     if not program.collectives:
@@ -197,7 +274,7 @@ class _Maker:
         """Compile one more entry point."""
         if mode == "apply":
             self.accumulator.names = tuple(
-                dict.fromkeys(n for e in self.entries for n in e.step_graph.names if e.mode == "accumulate")
+                dict.fromkeys(n for e in self.entries for n in e.step_graph.names if e.mode in SUMMED)
             )
         if mode == "predict" and self.step.inputs is not None:
             types = types[: self.step.inputs]
@@ -227,15 +304,23 @@ class _Maker:
             "options": {
                 name: getattr(step.options, name)
                 for name in ("keep_grads", "clip_norm", "grad_norm", "ema", "detect_anomaly", *THRIFT)
-            },
+            }
+            | ({"micro_batches": step.options.micro_batches} if step.options.micro_batches else {}),
             "parameters": [self._parameter(key, p) for key, p in parameters.items()],
             "states": {name: sources(name, array) for name, array in self._held().items()},
             **self._optimizer(),
             **_ranks(step.trainer),
+            **_exchange(step, parameters, self._divides()),
             "entries": [self._entry(e) for e in self.entries],
             "about": about,
         }
         return told, self.arrays
+
+    def _divides(self) -> bool:
+        """Are there collectives of parts among the entry points? Predictions from whole parameters have none."""
+        artefacts = [e.compiled.artefact for e in self.entries]
+        collectives = [c for artefact in artefacts if artefact is not None for c in artefact.program.collectives]
+        return any(c.op != "all_reduce" for c in collectives)
 
     def _held(self) -> dict[str, NDArray]:
         """The arrays behind all entry points, by the names of graph inputs.
@@ -281,11 +366,16 @@ class _Maker:
     def _sources(self, parameters: Mapping[str, Any]) -> Any:
         """A function that tells of each array of state what it begins as."""
         key_of = {id(p.data().storage): key for key, p in parameters.items()}
+        trainer = self.step.trainer
+        shards = trainer.exchange.sharding if trainer is not None else None
+        divided = {bucket.name for bucket in shards.buckets} if shards is not None else set[str]()
         name_of = {p.key: key for key, p in parameters.items()}
 
         def value(name: str, array: NDArray) -> dict[str, Any]:
-            prefix = next((p for p in (AVERAGE, WINDOW, GRAD) if name.startswith(p)), "")
+            prefix = next((p for p in (AVERAGE, WINDOW, GRAD, RESIDUAL) if name.startswith(p)), "")
             owner, _, state = name.partition("/")
+            if owner in divided:
+                return {"shard": owner, **({"state": state} if state else {})}
             if id(array.storage) in key_of:
                 return {"tensor": file.PARAMS + key_of[id(array.storage)]}
             if prefix:

@@ -21,7 +21,7 @@ from gluongraph.host import json_text, params_file
 from gluongraph.runtime import tensorfile
 from gluongraph.storage import Array
 
-FORMAT, VERSIONS = "gluongraph-artefact", ("1", "2")
+FORMAT, VERSIONS = "gluongraph-artefact", ("1", "2", "3")
 DESCRIPTOR = "artefact.json"
 PARAMS, STATES, REST, CAPTURES, CONSTANTS, CODE, GRAPHS = (
     *("params/", "optim/", "extra/", "capture/", "const/", "code/", "graph/"),
@@ -50,11 +50,24 @@ class Artefact:
 
 
 def version_of(told: Mapping[str, Any]) -> int:
-    """The version of the format for this descriptor: 2 with collectives, which programs that read version 1 alone would
-    leave out."""
-    entries = told.get("entries")
+    """The version of the format for this descriptor: 2 with sums over ranks, which programs that read version 1 alone
+    would leave out; 3 with other collectives, or in micro-batches, whose sums over ranks are not in the code."""
+    entries, options = told.get("entries"), told.get("options")
+    if isinstance(options, dict) and options.get("micro_batches"):
+        return 3
     rows = entries if isinstance(entries, list) else []  # a file that others have written may say anything
-    return 2 if any(isinstance(row, dict) and "collectives" in row for row in rows) else 1
+    if not any(isinstance(row, dict) and "collectives" in row for row in rows):
+        return 1
+    return 3 if is_for_its_ranks(told) else 2
+
+
+def is_for_its_ranks(told: Mapping[str, Any]) -> bool:
+    """Does it train on as many ranks as have exported it, and on no other number? Its code has collectives of parts, of
+    which there are as many as ranks."""
+    entries = told.get("entries")
+    rows = [row.get("collectives") for row in entries if isinstance(row, dict)] if isinstance(entries, list) else []
+    found = [each for row in rows if isinstance(row, list) for each in row]
+    return any(isinstance(each, list) and each[:1] != ["all_reduce"] for each in found)
 
 
 Sign = Callable[[str], Mapping[str, str]]  # the digest of a descriptor -> metadata that say who vouches for it
@@ -104,7 +117,7 @@ def read(path: str | os.PathLike[str]) -> Artefact:
     if metadata.get("format") != FORMAT or DESCRIPTOR not in arrays:
         raise FormatError(_sentence(what, "is a safetensors file, but no artefact"))
     if (version := metadata.get("format_version")) not in VERSIONS:
-        known = " and ".join(VERSIONS)
+        known = f"{', '.join(VERSIONS[:-1])} and {VERSIONS[-1]}"
         raise FormatError(_sentence(what, f"has format {version!r}, and this gluongraph reads {known}"))
     text = arrays.pop(DESCRIPTOR)
     digest = _digest(text)

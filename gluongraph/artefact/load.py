@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gluongraph import checkpoint, debug, initializer, random
 from gluongraph.artefact import code, compatibility, entries, file, signing, structure
 from gluongraph.artefact import update_scalars as how
+from gluongraph.artefact.export import by_one_of_all, longer, micro_batches_of_rank
 from gluongraph.artefact.file import Artefact
 from gluongraph.artefact.graphs import graph_of
 from gluongraph.artefact.optimizer import ExportedOptimizer, Shapes, optimizer_of
 from gluongraph.artefact.signing import Verdict
 from gluongraph.artefact.snapshot import OF_GROUPS, current
 from gluongraph.checkpoint.part import REST, STATES, WEIGHTS
+from gluongraph.checkpoint.ranks import RANKS
 from gluongraph.context import Context, cpu
 from gluongraph.errors import (
     CompileError,
@@ -50,6 +52,7 @@ from gluongraph.step.specializations import Specializations
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import WINDOW
 from gluongraph.tracing.anomaly import SOUND
+from gluongraph.tracing.compressed_exchange import RESIDUAL
 from gluongraph.tracing.ema import AVERAGE
 from gluongraph.tracing.loss_scaling import GOOD, SCALE
 from gluongraph.tracing.low_precision_copies import Copies, copy_of
@@ -77,7 +80,8 @@ def load(
     Otherwise the step is compiled again here from its graph, which is data, when it is first called; a warning says so.
     The generators of `mx.random` go on where they were.
 
-    What ranks have exported trains on the ranks that there are, as many as that may be: all of them load it.
+    What ranks have exported trains on the ranks that there are, as many as that may be: all of them load it. What has
+    parts for each rank (a strategy, gradients sent as codes) trains on as many as have exported it.
 
     Args:
         lr_scheduler: the schedule, a function of the number of updates, where the artefact's was Python that could
@@ -90,7 +94,7 @@ def load(
         ArgumentError: the name of the file is empty.
         OSError: the file cannot be read.
         FormatError: it is no artefact, damaged, or of a newer version; nothing of it has been executed.
-        MXNetError: a schedule for an artefact that has its own.
+        MXNetError: a schedule for an artefact that has its own; another number of ranks than it is for.
         ValueError: `trust` is none of these, or `steps_per_call` no number from 1 on.
     """
     check_name("mx.load", path, "mx.load('step.gga')")
@@ -158,15 +162,19 @@ class ExportedStep(TrainStep):
         )
         groups = {WEIGHTS: artefact.under(file.PARAMS), STATES: artefact.under(file.STATES)}
         if self.trainer is not None:
-            checkpoint.put(self, Content(0, groups | {REST: artefact.under(file.REST)}, told["about"]))
+            content = Content(0, groups | {REST: artefact.under(file.REST)}, told["about"])
+            of = (world().rank, world().size) if RANKS in told["about"] else ()  # it holds what each rank had
+            checkpoint.put_all(*checkpoint.ready(self, content, *of))
         else:
             for key, array in groups[WEIGHTS].items():
                 parameters[key].set_data(array)
 
     def batches(self, mode: str) -> list[tuple[TensorType, ...]]:
         """The types of the batches that a mode was exported for."""
-        found = [e["batch"] for e in self._specializations.artefact.told["entries"] if e["mode"] == mode]
-        return [tuple(_type(*each) for each in batch) for batch in found]
+        parts = micro_batches_of_rank(self) if mode == "step" else 1
+        name = "backward" if mode == "step" and self.options.micro_batches else mode
+        found = [e["batch"] for e in self._specializations.artefact.told["entries"] if e["mode"] == name]
+        return [longer(tuple(_type(*each) for each in batch), parts) for batch in found]
 
     def export(self, path: str | os.PathLike[str], **how: Any) -> None:
         """Write the artefact again, as the training is now: code, batches and modes are those it was exported with.
@@ -191,15 +199,25 @@ class ExportedStep(TrainStep):
         captured = {artefact.told["states"][name]["value"]["tensor"]: array for name, array in held.items()}
         told = {key: value for key, value in artefact.told.items() if key not in file.WRITTEN}
         sign = signing.signatures if self._verdict.mine else file.unsigned
-        file.write(path, {**told, "about": about}, arrays | captured | groups, sign)
+        by_one_of_all(self, lambda: file.write(path, {**told, "about": about}, arrays | captured | groups, sign))
 
 
 def _check_ranks(told: Mapping[str, Any]) -> None:
-    """Refuse on several ranks what one rank has exported to train: its code has no sum over ranks."""
+    """Refuse other ranks than it is compiled for: what one rank has exported to train has no sum over ranks; what is
+    divided among ranks, or compressed to codes, has parts of as many ranks as have exported it."""
+    size = world().size
+    if file.is_for_its_ranks(told) and size != told["ranks"]:
+        message = f"the artefact is compiled for {told['ranks']} ranks, and there are {size}"
+        help = f"start {told['ranks']}: gluongraph run -n {told['ranks']}; or export the step on {size}"
+        raise MXNetError(with_user_location(message, help=help))
     modes = [MODES_BY_NAME[entry["mode"]] for entry in told["entries"]]
-    if told.get("ranks") != 1 or not any(mode.gradients and not mode.adds for mode in modes):
+    if (
+        told.get("ranks") != 1
+        or told["options"].get("micro_batches")
+        or not any(mode.gradients and not mode.adds for mode in modes)
+    ):
         return
-    if (size := world().size) > 1:
+    if size > 1:
         message = f"the artefact was exported by one rank: its code has no sum over the {size} ranks that there are"
         help = "export it on two ranks or more: what they export trains on any number"
         raise MXNetError(with_user_location(message, help=help))
@@ -218,14 +236,31 @@ def _trainer(
     if told["optimizer"] is None:
         return None
     mine = sorted((p for p in told["parameters"] if p["index"] is not None), key=lambda p: p["index"])
-    states: Shapes = {
+    states: dict[TensorType, Mapping[str, TensorType]] = {
         _type(p["dtype"], p["shape"]): {name: _type(*type) for name, type in p["states"].items()}
         for p in mine
         if "states" in p
     }
+    exchange = told.get("exchange", {})
+    states |= _states_of_shards(exchange.get("buckets", {}), {p["key"]: p for p in mine})
     optimizer = optimizer_of(told["optimizer"], told["about"]["parts"]["progress"], states, schedule)
-    store = "dist_sync" if "ranks" in told else "device"
-    return Trainer([parameters[p["key"]] for p in mine], optimizer, kvstore=store)
+    return Trainer(
+        [parameters[p["key"]] for p in mine],
+        optimizer,
+        kvstore="dist_sync" if "ranks" in told else "device",
+        compression_params=exchange.get("compression"),
+        strategy=exchange.get("strategy"),
+    )
+
+
+def _states_of_shards(buckets: Mapping[str, Any], of: Mapping[str, Any]) -> Shapes:
+    """The states of a rank's parts of parameters."""
+    found: dict[TensorType, dict[str, TensorType]] = {}
+    for bucket in buckets.values():
+        first = of[bucket["parameters"][0]]
+        types = {name: _type(dtype, [bucket["elements"]]) for name, (dtype, _) in first["states"].items()}
+        found[_type(first["dtype"], [bucket["elements"]])] = types
+    return found
 
 
 def _type(dtype: str, shape: Sequence[int]) -> TensorType:
@@ -284,10 +319,12 @@ class ExportedSpecializations(Specializations):
         if (told := self.entries.get((mode.name, types))) is None:
             known = [t for name, t in self.entries if name == mode.name]
             here = "; ".join(map(_listed, known)) or "no call of this mode at all"
-            message = f"the artefact holds no code to {mode.name} {_listed(types)}; it was exported for {here}"
+            what = "compute a micro-batch of" if mode.name == "backward" else mode.name
+            message = f"the artefact holds no code to {what} {_listed(types)}; it was exported for {here}"
             raise ShapeError(
                 with_user_location(message, help="step.export(path, batch_sizes=[...]) compiles for several")
             )
+        self._check_buckets()
         specialization = ExportedSpecialization(told, self)
         if not mode.traces and mode.gradients and specialization.names != self.accumulator.names:
             raise MXNetError(
@@ -300,13 +337,18 @@ class ExportedSpecializations(Specializations):
             and self.trainer is not None
             and not specialization.table.holds(self.trainer.optimizer)
         ):
-            help = "set them before the export, or in one way for all that were equal then"
-            raise MXNetError(
-                with_user_location(
-                    "lr_mult, wd_mult or counts of parameters have come apart since the export", help=help
-                )
-            )
+            raise _come_apart()
         return specialization
+
+    def _check_buckets(self) -> None:
+        """Raise where other parameters would be divided among ranks together than when it was exported."""
+        sharding = self.trainer.exchange.sharding if self.trainer is not None else None
+        told = self.artefact.told.get("exchange", {}).get("buckets", {})
+        name_of = {row["key"]: row["name"] for row in self.artefact.told["parameters"]}
+        wanted = {name: tuple(name_of[key] for key in bucket["parameters"]) for name, bucket in told.items()}
+        buckets = sharding.buckets if sharding is not None else ()
+        if {bucket.name: bucket.parameters for bucket in buckets} != wanted:
+            raise _come_apart()
 
     def state(self, names: Iterable[str]) -> dict[str, NDArray]:
         """The arrays behind states, by the names of graph inputs."""
@@ -328,11 +370,22 @@ class ExportedSpecializations(Specializations):
             return trainer.scaler.state[name]
         if name.startswith(AVERAGE) and step.averages is not None:
             return step.averages.inputs(trainer, [name.removeprefix(AVERAGE)])[name]
+        if name.startswith(RESIDUAL):
+            return trainer.residual_arrays([name.removeprefix(RESIDUAL)])[name]
+        if value.get("shard") == name:
+            return trainer.replica(name)
         if name.startswith(WINDOW):
             return step.accumulator.inputs(trainer, [name.removeprefix(WINDOW)])[name]
         if name.startswith(GRAD) and (grad := trainer.replica(name.removeprefix(GRAD)).grad) is not None:
             return grad
         return trainer.state_arrays([name.partition("/")[0]])[name]
+
+
+def _come_apart() -> MXNetError:
+    """The error of parameters that were updated by equal numbers, and are no longer."""
+    message = "lr_mult, wd_mult or counts of parameters have come apart since the export"
+    help = "set them before the export, or in one way for all that were equal then"
+    return MXNetError(with_user_location(message, help=help))
 
 
 def _types(batch: Iterable[Sequence[Any]]) -> Types:
@@ -397,11 +450,19 @@ class ExportedSpecialization(Specialization):
         module = code.module_of(arrays[place], self.specializations.artefact.path, gpu, binaries)
         program = entries.program_of(self.told, self.specializations.artefact)
         segments = [loader.function(module, name) for name in program.segments]
-        text = described(self._graph()) if program.steps else ""
+        text = self.text if program.steps else ""
         if gpu:
             return DeviceExecutor(segments, program, self._memory(), refuse=self._refuse, text=text)
         repeated = loader.optional_function(module, REPEATED)
         return Executor(segments, program, self._memory(), self._refuse, text, repeated)
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        return tuple(self.told["updates"])
+
+    @property
+    def text(self) -> str:
+        return described(self._graph())
 
     def _refuse(self, values: Mapping[str, Array]) -> NoReturn:
         index_checks.raise_error(self._graph(), values)

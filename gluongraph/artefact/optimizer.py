@@ -47,6 +47,7 @@ class ExportedOptimizer(Optimizer):
     since checkpoints and messages call optimizers by their classes' names."""
 
     made_by_caller: ClassVar[bool] = False  # does the caller tell the rate?
+    _is_elementwise: ClassVar[bool | None] = True  # where that matters, it has been found out before the export
 
     def __init__(
         self, about: Mapping[str, Any], told: Mapping[str, Any], states: Shapes, schedule: Callable[[int], float] | None

@@ -35,9 +35,15 @@ def save(step: TrainStep, saver: Saver, folder: Path, content: Content, keep: Ke
     if (communicator := training.communicator).size == 1:
         return saver.save(folder, content, keep, asynchronous)
     Agreement(communicator, f"step.save after {content.step} updates")()
+    whole = gathered(step, content)
+    return Path(on_rank_0(communicator, lambda: str(saver.save(folder, whole, keep, asynchronous))))
+
+
+def gathered(step: TrainStep, content: Content) -> Content:
+    """The content of rank 0 with what other ranks have otherwise; complete on rank 0 alone. All ranks call this."""
+    training = Training(step)
     statistics = [key for key, parameter in training.parameters.items() if parameter.grad_req == "null"]
-    whole = ranks.gathered(content, statistics, communicator)
-    return Path(_on_rank_0(communicator, lambda: str(saver.save(folder, whole, keep, asynchronous))))
+    return ranks.gathered(content, statistics, training.communicator)
 
 
 def load(step: TrainStep, folder: Path) -> dict[str, Any]:
@@ -52,7 +58,7 @@ def load(step: TrainStep, folder: Path) -> dict[str, Any]:
         return checkpoint.put_all(*checkpoint.ready(step, checkpoint.read(folder), 0, 1))
     Agreement(communicator, "step.load")()
     found: list[Content] = []
-    _on_rank_0(communicator, lambda: found.append(checkpoint.read(folder)))
+    on_rank_0(communicator, lambda: found.append(checkpoint.read(folder)))
     content = ranks.broadcast(found[0] if found else None, communicator)
     error: Exception | None = None
     try:
@@ -74,7 +80,7 @@ def _compare(communicator: Communicator, error: Exception | None) -> None:
             raise Disagreement(with_user_location(message, help="all ranks build the same net, trainer and step"))
 
 
-def _on_rank_0(communicator: Communicator, action: Callable[[], Any]) -> Any:
+def on_rank_0(communicator: Communicator, action: Callable[[], Any]) -> Any:
     """Return on all ranks what an action returns on rank 0. Its error is raised on all of them."""
     told: dict[str, Any] = {}
     error: Exception | None = None

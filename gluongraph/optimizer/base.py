@@ -69,6 +69,7 @@ class Optimizer:
     noise: ClassVar[tuple[str, ...]] = ()
     carried: ClassVar[tuple[str, ...]] = ()
     master_last: ClassVar[bool] = False  # create_state_multi_precision gives (state, master), not (master, state)
+    _is_elementwise: ClassVar[bool | None] = None  # None: the formula tells
     opt_registry: ClassVar[dict[str, type[Optimizer]]] = {}
     state_form: str | None = None  # one of `compact.FORMS`: how float32 states are kept
 

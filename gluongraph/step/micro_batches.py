@@ -10,7 +10,6 @@ import numpy as np
 from gluongraph import random
 from gluongraph.errors import MXNetError, ShapeError, pluralize, with_user_location
 from gluongraph.gluon.trainer import Trainer
-from gluongraph.ir.serialize import described
 from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.base import CommunicationError, Communicator
 from gluongraph.step.batch import as_array
@@ -58,10 +57,9 @@ class MicroBatches:
         """Return the program of a micro-batch, the results of each of this rank's, and the gradients of all ranks."""
         parts = self._parts(batch)
         specialization, _ = self.step._specializations.find("backward", parts[0])
-        updated = specialization.compiled.traced.updates
-        states = {name: array.storage for name, array in specialization.state.items() if name in updated}
+        states = {name: specialization.state[name].storage for name in specialization.updated}
         before = {name: storage.array.copy() for name, storage in states.items()}
-        agreement = Agreement(self.communicator, described(specialization.compiled.traced))
+        agreement = Agreement(self.communicator, specialization.text)
         rollback = random.checkpoint(specialization.draws)
         words = random.take_all(specialization.draws, training=False)
         results: list[dict[str, Array]] = []

@@ -13,6 +13,7 @@ from gluongraph import storage as storages
 from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph
+from gluongraph.ir.serialize import described
 from gluongraph.nd.row_sparse_array import RowSparseNDArray
 from gluongraph.runtime.executor import Executor
 from gluongraph.step.rows import Rows, rows_of
@@ -69,6 +70,16 @@ class Specialization:
     def compiled(self) -> Compiled:
         """The compiled graph."""
         return self._lower()
+
+    @property
+    def updated(self) -> tuple[str, ...]:
+        """The names of the states that a call writes."""
+        return tuple(self.compiled.traced.updates)
+
+    @property
+    def text(self) -> str:
+        """The program as text, which ranks compare."""
+        return described(self.compiled.traced)
 
     def _connect(self, runner: Runner, trainer: Trainer | None, scalars: Sequence[str]) -> None:
         """Look up the runner's memory of inputs, scalars and generator states."""

@@ -620,7 +620,9 @@ class TrainStep:
         """Write the step as an artefact: one file that trains on where this program is not. See docs/artefact.md.
 
         It holds the compiled code of every mode, weights, states, counters and the schedule. `mx.load(path)` gives the
-        step back, without tracing or compiling, and so does a runner without Python; training goes on bit for bit.
+        step back, without tracing or compiling, and so does a runner without Python; training goes on bit for bit. Of
+        several ranks one exports; where each has a part of the state, by a strategy or what compression keeps back, all
+        call this, and the first one writes.
 
         Args:
             batches: arrays, as a call takes them, for whose shapes it is compiled; by default those of calls so far.
@@ -635,6 +637,7 @@ class TrainStep:
                 without a formula, numbers of an update that are none.
             CompileError: no such target, or nothing here that links for it.
             OSError: the file cannot be written.
+            Disagreement: where all ranks export, not all of them do.
 
         >>> import gluongraph as mx
         >>> from gluongraph import gluon, nd

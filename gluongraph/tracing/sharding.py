@@ -158,6 +158,8 @@ def _element_of(n: Node) -> Node | None:
 
 def is_elementwise(optimizer: Optimizer, dtype: str) -> bool:
     """Does each formula compute each element of a parameter from that element's gradient and states alone?"""
+    if optimizer._is_elementwise is not None:
+        return optimizer._is_elementwise
     return all(_is_elementwise(member, dtype) for member in optimizer.members)
 
 

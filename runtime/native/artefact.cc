@@ -21,7 +21,7 @@ namespace gg {
 namespace {
 
 constexpr const char* kFormat = "gluongraph-artefact";
-constexpr int64_t kVersions[] = {1, 2};  // 2: with collectives
+constexpr int64_t kVersions[] = {1, 2, 3};  // 2: with sums over ranks; 3: with other collectives, or micro-batches
 constexpr const char* kDescriptor = "artefact.json";
 
 std::string_view text_of(const Tensor& tensor) {
@@ -73,31 +73,60 @@ size_t number_of_input(const std::string& name, size_t count) {
   return number;
 }
 
-size_t aligned(size_t bytes) {
-  constexpr size_t kAlignment = 64;
-  return (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+std::vector<size_t> positions_of(const Json& told, const Entry& entry) {
+  std::vector<size_t> made;
+  for (const Json& each : told.items()) {
+    const int64_t position = each.integer();
+    if (position < 0 || static_cast<size_t>(position) >= entry.arguments.size()) {
+      fail(entry.id, " has a collective of no argument");
+    }
+    made.push_back(static_cast<size_t>(position));
+  }
+  if (made.empty()) fail(entry.id, " has a collective of nothing");
+  return made;
 }
 
-// The sum of arguments that lie one after another.
+Collective::Op operation_of(const std::string& name, const Entry& entry) {
+  if (name == "all_reduce") return Collective::Op::all_reduce;
+  if (name == "reduce_scatter") return Collective::Op::reduce_scatter;
+  if (name == "all_gather") return Collective::Op::all_gather;
+  fail(entry.id, " has a collective ", name, ", which does not exist");
+}
+
+// The arguments of a collective lie one after another in one memory: scratch, where offsets tell, or the state, where it
+// is checked when they are bound.
+void check_flat(const Collective& collective, const Entry& entry) {
+  size_t end = entry.arguments[collective.flat[0]].offset;
+  for (const size_t position : collective.flat) {
+    const Argument& argument = entry.arguments[position];
+    const bool in_state = argument.space == Space::state && collective.op != Collective::Op::all_reduce;
+    const bool follows = in_state || (argument.space == Space::scratch && argument.offset == end);
+    const bool alike = argument.type.dtype == collective.dtype &&
+                       argument.space == entry.arguments[collective.flat[0]].space;
+    if (!follows || !alike) fail(entry.id, " has a collective of memory with gaps: ", argument.name);
+    end += aligned(argument.type.bytes());
+  }
+}
+
 Collective collective_of(const Json& told, const Entry& entry) {
-  const std::string& op = told.at(size_t{0}).text();
-  if (op != "all_reduce") fail(entry.id, " has the collective ", op, ", of a state that is divided among ranks");
-  const std::vector<int64_t> reads = integers_of(told.at(1));
-  if (reads.empty() || reads != integers_of(told.at(2))) fail(entry.id, " sums over ranks what it does not write");
-  if (told.at(3).integer() != 0) fail(entry.id, " sums over ranks in parts");
-  Collective made{nullptr, 0, 0};
-  for (const int64_t position : reads) {
-    if (position < 0 || static_cast<size_t>(position) >= entry.arguments.size()) fail(entry.id, " sums no argument");
-    const Argument& argument = entry.arguments[static_cast<size_t>(position)];
-    if (made.dtype == nullptr) made = {argument.type.dtype, argument.offset, 0};
-    const bool follows = argument.offset == made.offset + made.bytes && argument.type.dtype == made.dtype;
-    if (argument.space != Space::scratch || !follows) fail(entry.id, " sums memory with gaps: ", argument.name);
-    made.bytes += aligned(argument.type.bytes());
+  Collective made{operation_of(told.at(size_t{0}).text(), entry), nullptr, {}};
+  const std::vector<size_t> reads = positions_of(told.at(1), entry), writes = positions_of(told.at(2), entry);
+  made.flat = made.op == Collective::Op::all_gather ? writes : reads;
+  made.dtype = entry.arguments[made.flat[0]].type.dtype;
+  made.elements = told.at(3).unsigned_integer();
+  check_flat(made, entry);
+  if (made.op != Collective::Op::all_gather && made.dtype->name == "bool") fail(entry.id, " sums truth values over ranks");
+  if (made.op == Collective::Op::all_reduce) {
+    if (reads != writes) fail(entry.id, " sums over ranks what it does not write");
+    if (made.elements != 0) fail(entry.id, " sums over ranks in parts");
+    return made;
   }
-  if (made.dtype->name != "f32" && made.dtype->name != "f64") {
-    fail(entry.id, " sums ", made.dtype->name, " over ranks, and this program sums f32 and f64: train it with Python");
-  }
-  if (made.bytes > entry.scratch_bytes - made.offset) fail(entry.id, " sums what lies outside of its memory");
+  const std::vector<size_t>& parts = made.op == Collective::Op::all_gather ? reads : writes;
+  made.part = parts[0];
+  const Tensor& part = entry.arguments[made.part].type;
+  const Space space = entry.arguments[made.part].space;
+  const bool fits = part.dtype == made.dtype && elements_of(part.shape) == made.elements && made.elements > 0;
+  if (parts.size() != 1 || !fits || (space != Space::scratch && space != Space::state)) fail(entry.id, " has a collective of another part than ", made.elements, " elements");
   return made;
 }
 
@@ -134,6 +163,18 @@ void read_collectives(const Json& told, Entry& entry) {
 
 }  // namespace
 
+size_t aligned(size_t bytes) {
+  constexpr size_t kAlignment = 64;
+  return (std::max<size_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+size_t Collective::bytes(const std::vector<Argument>& arguments, int64_t ranks) const {
+  size_t sum = 0, parts = elements * dtype->bytes;
+  for (const size_t position : flat) sum += aligned(arguments[position].type.bytes());
+  if (__builtin_mul_overflow(parts, static_cast<size_t>(ranks), &parts)) fail("a collective of absurdly many parts");
+  return std::max(sum, parts);
+}
+
 Artefact::Artefact(const std::string& path_, const std::vector<PublicKey>& keys)
     : path(path_), file_(read_file(path_)) {
   TensorFile file = TensorFile::parse(file_.data(), file_.size(), path);
@@ -144,7 +185,7 @@ Artefact::Artefact(const std::string& path_, const std::vector<PublicKey>& keys)
     const std::string& version = file.metadata.at("format_version").text();
     const auto read_here = [&](int64_t each) { return version == std::to_string(each); };
     if (std::none_of(std::begin(kVersions), std::end(kVersions), read_here)) {
-      fail("it has format ", version, ", and this program reads 1 and 2");
+      fail("it has format ", version, ", and this program reads 1, 2 and 3");
     }
     const std::string_view text = text_of(tensor(kDescriptor));
     const std::string digest = sha256(text);
@@ -157,9 +198,16 @@ Artefact::Artefact(const std::string& path_, const std::vector<PublicKey>& keys)
     check_tensors(told.at("tensors"));
     check_machine(told);
     read(told);
-    const auto communicates = [](const Entry& entry) { return !entry.collectives.empty(); };
-    if (std::any_of(entries.begin(), entries.end(), communicates) != read_here(2)) {
-      fail("it has format ", version, ", which is for artefacts with", read_here(2) ? "" : "out", " collectives");
+    check_ranks();
+    const auto has = [&](auto wanted) {
+      return std::any_of(entries.begin(), entries.end(), [&](const Entry& entry) {
+        return std::any_of(entry.collectives.begin(), entry.collectives.end(), wanted);
+      });
+    };
+    const bool communicates = has([](const Collective&) { return true; });
+    const int64_t wanted = for_these_ranks || micro_batches > 0 ? 3 : communicates ? 2 : 1;
+    if (!read_here(wanted)) {
+      fail("it has format ", version, ", which is for artefacts with", wanted > 1 ? "out" : "", " collectives");
     }
   } catch (const Error& error) {
     fail(path, " cannot be loaded: ", error.what());
@@ -211,6 +259,10 @@ void Artefact::check_machine(const Json& told) const {
 void Artefact::read(const Json& told) {
   for (const Json& row : told.at("parameters").items()) {
     Parameter made{row.at("name").text(), row.at("key").text(), type_of(row.at("dtype"), row.at("shape"))};
+    made.trained = row.at("grad_req").text() != "null";
+    if (const Json* states_of = row.find("states")) {
+      for (const auto& [name, type] : states_of->members()) made.states[name] = type_of(type.at(size_t{0}), type.at(1));
+    }
     if (!row.at("index").is_null()) made.index = row.at("index").integer();
     if (!alike(tensor("params/" + made.key), made.type)) fail("params/", made.key, " is no ", made.type.type());
     parameters.push_back(std::move(made));
@@ -222,14 +274,58 @@ void Artefact::read(const Json& told) {
   if (const Json* exported_by = told.find("ranks")) {
     if ((ranks = exported_by->integer()) < 1) fail("it was exported by ", ranks, " ranks");
   }
-  for (Entry& entry : entries) {
-    if (ranks == 0 && !entry.collectives.empty()) fail(entry.id, " has collectives, and was exported by one process");
-    entry.ranked = ranks > 0;
+  for (Entry& entry : entries) entry.ranked = ranks > 0;
+  const Json* exchange = told.find("exchange");
+  if (const Json* of = exchange == nullptr ? nullptr : exchange->find("buckets")) {
+    for (const auto& [name, row] : of->members()) buckets.push_back(bucket_of(name, row));
+    gathers = exchange->at("strategy").text() == "fsdp";
   }
   about = told.at("about");
   optimizer = told.at("optimizer");
   options = told.at("options");
+  if (const Json* number = options.find("micro_batches")) micro_batches = number->integer();
+  if (micro_batches < 0 || micro_batches > 1 << 20 || (micro_batches & (micro_batches - 1)) != 0) {
+    fail("it computes in ", micro_batches, " micro-batches");
+  }
   writer = told.at("writer");
+}
+
+Bucket Artefact::bucket_of(const std::string& name, const Json& told) const {
+  Bucket made{name, {}, static_cast<size_t>(told.at("elements").unsigned_integer())};
+  size_t bytes = 0;
+  for (const Json& key : told.at("parameters").items()) {
+    const auto has_key = [&](const Parameter& parameter) { return parameter.key == key.text(); };
+    const auto found = std::find_if(parameters.begin(), parameters.end(), has_key);
+    if (found == parameters.end()) fail(name, " has the parameter ", key.text(), ", which does not exist");
+    const auto place = static_cast<size_t>(found - parameters.begin());
+    const auto has_place = [&](const Bucket& bucket) {
+      return std::count(bucket.parameters.begin(), bucket.parameters.end(), place) > 0;
+    };
+    if (has_place(made) || std::any_of(buckets.begin(), buckets.end(), has_place)) fail(key.text(), " is divided twice");
+    made.parameters.push_back(place);
+    if (found->type.dtype != parameters[made.parameters[0]].type.dtype) fail(name, " has parameters of several types");
+    bytes += aligned(found->type.bytes());
+  }
+  if (made.parameters.empty() || ranks < 1) fail(name, " has no parameters or no ranks");
+  const size_t parts = static_cast<size_t>(ranks), size = parameters[made.parameters[0]].type.dtype->bytes;
+  if (made.elements != aligned((bytes + parts - 1) / parts) / size) fail(name, " has a part of ", made.elements, " elements");
+  return made;
+}
+
+// Collectives take ranks. The parts of others than sums are those of as many ranks as have exported them.
+void Artefact::check_ranks() {
+  for (const Entry& entry : entries) {
+    if (ranks == 0 && !entry.collectives.empty()) fail(entry.id, " has collectives, and was exported by one process");
+    for (const Collective& collective : entry.collectives) {
+      for_these_ranks = for_these_ranks || collective.op != Collective::Op::all_reduce;
+      const Argument& first = entry.arguments[collective.flat[0]];
+      const size_t bytes = collective.bytes(entry.arguments, ranks);
+      if (first.space == Space::scratch && bytes > entry.scratch_bytes - first.offset) {
+        fail(entry.id, " has a collective of what lies outside of its memory");
+      }
+    }
+  }
+  if (!buckets.empty() && !for_these_ranks) fail("it divides parameters among any number of ranks");
 }
 
 Entry Artefact::entry_of(const Json& told) const {
@@ -250,6 +346,7 @@ Entry Artefact::entry_of(const Json& told) const {
   made.draws = told.at("draws");
   for (const Json& type : told.at("batch").items()) made.batch.push_back(type_of(type.at(0), type.at(1)));
   for (const Json& name : told.at("names").items()) made.names.push_back(name.text());
+  for (const Json& name : told.at("updates").items()) made.updates.push_back(name.text());
   made.counts = integers_of(told.at("counts"));
   for (const Json& group : told.at("groups").items()) made.groups.push_back(integers_of(group));
   std::map<std::string, size_t> positions;

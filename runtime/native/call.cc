@@ -10,10 +10,7 @@
 namespace gg {
 namespace {
 
-constexpr size_t kAlignment = 64;
 int64_t kStride = 1;  // of every argument: all are flat
-
-size_t aligned(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // The bytes of all outputs and constants, each on a boundary of its own.
 size_t bytes_of_own(const Entry& entry) {
@@ -40,7 +37,9 @@ constexpr int64_t kShared = 1 << 16;  // number of the device whose generator al
 // What is added to the seed, so that ranks draw numbers of their own in training, as gluongraph/random.py has it.
 uint64_t apart(const Entry& entry, int64_t device) {
   constexpr uint64_t kApart = 0x9E3779B97F4A7C15;
-  if (entry.mode == "evaluate" || entry.mode == "predict" || device == kShared) return 0;
+  // Micro-batches have numbers instead.
+  const bool alike = entry.mode == "evaluate" || entry.mode == "predict" || entry.mode == "backward";
+  if (alike || device == kShared) return 0;
   return entry.ranked ? kApart * (static_cast<uint64_t>(Ranks::get().rank()) << 20) : 0;
 }
 
@@ -61,7 +60,7 @@ void mix(uint64_t& digest, const void* data, size_t bytes) {
 
 }  // namespace
 
-Call::Call(const Entry& entry_, const Arrays& arrays, Progress& progress, const Memory& scratch)
+Call::Call(const Entry& entry_, const Arrays& arrays, Progress& progress, const Memory& scratch, int64_t ranks)
     : entry(entry_),
       counters(progress.counters(entry.counts)),
       scalars_(entry.scalar_bytes),
@@ -93,8 +92,8 @@ Call::Call(const Entry& entry_, const Arrays& arrays, Progress& progress, const 
                       apart(entry, device), device == kShared});
   }
   for (size_t i = 0; const Tensor* result = output("out" + std::to_string(i)); ++i) results_.push_back(*result);
-  scratch_ = scratch.data();
-  if (!entry.collectives.empty()) program_ = digest_of(entry);
+  for (const Collective& collective : entry.collectives) exchanges_.push_back(exchange_of(collective, arrays, ranks));
+  if (!entry.collectives.empty() || entry.mode == "backward") program_ = digest_of(entry);
   code_ = std::make_unique<Code>(entry.code, entry.segments);  // the last: it runs code, and all else fits by now
 }
 
@@ -113,6 +112,24 @@ void* Call::place_of(const Argument& argument, const Arrays& arrays, const Memor
   return place;
 }
 
+Call::Exchange Call::exchange_of(const Collective& collective, const Arrays& arrays, int64_t ranks) const {
+  const auto at = [&](size_t position) { return static_cast<std::byte*>(table_[position].data); };
+  Exchange made{&collective, at(collective.flat[0]), collective.bytes(entry.arguments, ranks), {}};
+  const Argument& first = entry.arguments[collective.flat[0]];
+  if (first.space == Space::state && made.bytes > arrays.room(first.name)) {
+    fail(entry.id, " has a collective of what lies outside of ", first.name);
+  }
+  std::byte* end = made.flat;
+  for (const size_t position : collective.flat) {
+    if (at(position) != end) fail(entry.id, " has a collective of memory with gaps: ", entry.arguments[position].name);
+    const size_t bytes = entry.arguments[position].type.bytes();
+    made.gaps.emplace_back(end + bytes, aligned(bytes) - bytes);
+    end += aligned(bytes);
+  }
+  made.gaps.emplace_back(end, static_cast<size_t>(made.flat + made.bytes - end));
+  return made;
+}
+
 const Tensor* Call::output(const std::string& name) const {
   const auto found = outputs_.find(name);
   return found == outputs_.end() ? nullptr : &found->second;
@@ -127,16 +144,33 @@ void Call::write_scalars() {
   }
 }
 
-void Call::run(const std::vector<const void*>& batch) {
+void Call::bind(const std::vector<const void*>& batch) {
   for (const auto& [argument, array] : inputs_) table_[argument].data = const_cast<void*>(batch[array]);
-  for (const Draw& draw : draws_) {
-    const uint64_t seed = draw.generator->seed + draw.apart, offset = draw.generator->offset;
-    const uint64_t words[] = {seed, seed >> 32, offset, offset >> 32};
-    std::transform(words, words + 4, draw.words, [](uint64_t word) { return static_cast<uint32_t>(word); });
-    draw.generator->offset += draw.count;
-  }
+}
+
+void Call::run(const std::vector<const void*>& batch) {
+  bind(batch);
+  for (const Draw& draw : draws_) draw.write(0);
+  advance();
   if (entry.collectives.empty()) (*code_)(table_.data());
   else run_with_collectives();
+}
+
+void Call::run_micro_batch(const std::vector<const void*>& batch, uint64_t number) {
+  constexpr int kStream = 20;  // bits of the high word of a draw's number; those above tell micro-batches apart
+  bind(batch);
+  for (const Draw& draw : draws_) draw.write(number << (32 + kStream));
+  (*code_)(table_.data());
+}
+
+void Call::advance() {
+  for (const Draw& draw : draws_) draw.generator->offset += draw.count;
+}
+
+void Call::Draw::write(uint64_t stream) const {
+  const uint64_t seed = generator->seed + apart, offset = generator->offset + stream;
+  const uint64_t all[] = {seed, seed >> 32, offset, offset >> 32};
+  std::transform(all, all + 4, words, [](uint64_t word) { return static_cast<uint32_t>(word); });
 }
 
 void Call::run_with_collectives() {
@@ -148,8 +182,25 @@ void Call::run_with_collectives() {
     }
     if (!compared && !others_go_on()) return;
     compared = true;
-    const Collective& sum = entry.collectives[step.number];
-    Ranks::get().sum(scratch_ + sum.offset, sum.bytes / sum.dtype->bytes, *sum.dtype);
+    communicate(exchanges_[step.number]);
+  }
+}
+
+void Call::communicate(const Exchange& exchange) const {
+  Ranks& ranks = Ranks::get();
+  const Collective& collective = *exchange.of;
+  const DType& dtype = *collective.dtype;
+  void* part = table_[collective.part].data;
+  switch (collective.op) {
+    case Collective::Op::all_reduce:
+      ranks.sum(exchange.flat, exchange.bytes / dtype.bytes, dtype);
+      break;
+    case Collective::Op::reduce_scatter:  // what lies between the arguments is part of a shard
+      for (const auto& [gap, bytes] : exchange.gaps) std::memset(gap, 0, bytes);
+      ranks.reduce_scatter(exchange.flat, part, collective.elements, dtype);
+      break;
+    case Collective::Op::all_gather:
+      ranks.all_gather(part, exchange.flat, collective.elements * dtype.bytes);
   }
 }
 

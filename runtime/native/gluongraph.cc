@@ -170,18 +170,23 @@ int64_t gg_skipped(const gg_training* training) { return training->training.prog
 double gg_grad_norm(const gg_training* training) { return training->training.grad_norm(); }
 
 int gg_entry(const gg_training* training, int entry, const char** mode, int* arrays) {
-  const auto& entries = training->training.artefact.entries;
-  if (entry < 0 || static_cast<size_t>(entry) >= entries.size()) return 1;
-  const gg::Entry& found = entries[static_cast<size_t>(entry)];
+  const auto& callables = training->training.callables();
+  if (entry < 0 || static_cast<size_t>(entry) >= callables.size()) return 1;
+  const auto& found = callables[static_cast<size_t>(entry)];
   *mode = found.mode.c_str();
   *arrays = static_cast<int>(found.batch.size());
   return 0;
 }
 
+int gg_is_collective(const gg_training* training, int entry) {
+  const auto& callables = training->training.callables();
+  return entry >= 0 && static_cast<size_t>(entry) < callables.size() && callables[static_cast<size_t>(entry)].is_collective;
+}
+
 int gg_batch(const gg_training* training, int entry, int array, gg_array* type) {
-  const auto& entries = training->training.artefact.entries;
-  if (entry < 0 || static_cast<size_t>(entry) >= entries.size()) return 1;
-  const auto& batch = entries[static_cast<size_t>(entry)].batch;
+  const auto& callables = training->training.callables();
+  if (entry < 0 || static_cast<size_t>(entry) >= callables.size()) return 1;
+  const auto& batch = callables[static_cast<size_t>(entry)].batch;
   if (array < 0 || static_cast<size_t>(array) >= batch.size()) return 1;
   *type = array_of(batch[static_cast<size_t>(array)]);
   return 0;

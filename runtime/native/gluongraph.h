@@ -66,8 +66,8 @@ GG_API int gg_predict(gg_training *training, const gg_array *inputs, int arrays)
 GG_API int gg_result(const gg_training *training, int index, gg_array *result);
 GG_API double gg_mean(const gg_training *training, int index); /* of a result of floats, else NaN; the first is the loss */
 
-/* A checkpoint in a run's folder, from which Python goes on as well; where it lies, until the next call. NULL: failed. Of
-   several ranks one saves: weights and states are those of all, running statistics are its own. */
+/* A checkpoint in a run's folder, from which Python goes on as well; where it lies, until the next call. NULL: failed.
+   Several ranks save together: all call this, and the first one writes, running statistics of each rank among it. */
 GG_API const char *gg_save(gg_training *training, const char *run);
 
 /* Goes on from a checkpoint, or from the newest whole one of a run's folder. gg_warning tells of damaged newer ones. */
@@ -83,7 +83,7 @@ GG_API double gg_learning_rate(gg_training *training);
 GG_API int gg_set_learning_rate(gg_training *training, double rate);
 
 /* An artefact that several ranks have exported trains on the processes that mpiexec starts, as many as there are: all load
-   it and call the same functions in the same order, each with its own samples, and one of them saves. The number of this
+   it and call the same functions in the same order, each with its own samples. The number of this
    process, from 0, and how many there are; 0 of 1 of other artefacts and without mpiexec. */
 GG_API int gg_rank(const gg_training *training);
 GG_API int gg_rank_count(const gg_training *training);
@@ -103,7 +103,9 @@ GG_API double gg_grad_norm(const gg_training *training);  /* before clipping; Na
 /* What the artefact holds. An entry is a mode ("step", "evaluate", "predict", "accumulate", ...) for one set of types.
    1 where there are no more; the memory is the training's. */
 GG_API int gg_entry(const gg_training *training, int entry, const char **mode, int *arrays);
+GG_API int gg_is_collective(const gg_training *training, int entry); /* do all ranks have to call it together? */
 GG_API int gg_batch(const gg_training *training, int entry, int array, gg_array *type); /* data is NULL */
+/* The values of parameters; of those that ranks keep in parts (strategy="fsdp") this rank's part alone is as it is now. */
 GG_API int gg_parameter(const gg_training *training, int index, const char **name, gg_array *value);
 
 #ifdef __cplusplus

@@ -1,7 +1,6 @@
 // float32 rounded to 16 bits, to the nearest and of two as near to the even one; and back.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -21,7 +20,8 @@ inline uint16_t bfloat16_of(float value) {
 
 inline uint16_t float16_of(float value) {
   const uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000, rest = bits & 0x7FFFFFFF;
-  if (rest >= 0x47800000) return static_cast<uint16_t>(sign | (rest > 0x7F800000 ? 0x7E00 : 0x7C00));
+  if (rest > 0x7F800000) return static_cast<uint16_t>(sign | 0x7E00 | (rest >> 13 & 0x3FF));  // a NaN keeps its digits
+  if (rest >= 0x47800000) return static_cast<uint16_t>(sign | 0x7C00);
   const uint32_t exponent = rest >> 23;
   // Bits that go: 13 of a normal number, more of one that is below 2^-14 in float16.
   const uint32_t shift = exponent >= 113 ? 13 : 126 - exponent;
@@ -40,11 +40,15 @@ inline float from_bfloat16(uint16_t half) {
 }
 
 inline float from_float16(uint16_t half) {
-  const int exponent = half >> 10 & 0x1F, digits = half & 0x3FF;
-  const float sign = half & 0x8000 ? -1.0f : 1.0f;
-  if (exponent == 31) return sign * (digits ? NAN : INFINITY);
-  return sign * (exponent ? std::ldexp(static_cast<float>(digits + 1024), exponent - 25)
-                          : std::ldexp(static_cast<float>(digits), -24));
+  const uint32_t sign = uint32_t{half & 0x8000u} << 16, exponent = half >> 10 & 0x1F, digits = half & 0x3FF;
+  if (exponent == 0) {  // a multiple of the least number, 2^-24
+    const float value = static_cast<float>(digits) * 0x1p-24f;
+    return sign ? -value : value;
+  }
+  const uint32_t bits = sign | (exponent == 31 ? 0x7F800000 : (exponent + 112) << 23) | digits << 13;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
 }
 
 }  // namespace gg

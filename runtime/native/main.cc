@@ -157,6 +157,16 @@ void train(const gg::Options& options, const Training& training, Walk& walk) {
   report.end();
 }
 
+// Do all ranks have to evaluate, or predict, together? None of them has whole parameters then.
+bool is_collective(const Training& training, const std::string& mode) {
+  const char* name;
+  int arrays;
+  for (int e = 0; gg_entry(training.get(), e, &name, &arrays) == 0; ++e) {
+    if (name == mode && gg_is_collective(training.get(), e)) return true;
+  }
+  return false;
+}
+
 void evaluate(const Training& training, Walk& walk) {
   std::vector<double> sums;
   while (!walk.at_end()) {
@@ -169,6 +179,7 @@ void evaluate(const Training& training, Walk& walk) {
       sums[static_cast<size_t>(i)] += gg_mean(training.get(), i) * static_cast<double>(walk.sample - before);
     }
   }
+  if (gg_rank(training.get()) != 0) return;
   std::printf("evaluated on %s: loss", amount(walk.sample, "sample").c_str());
   for (const double sum : sums) std::printf(" %.6g", sum / static_cast<double>(walk.sample));
   std::printf("\n");
@@ -191,6 +202,7 @@ void predict(const gg::Options& options, const Training& training, Walk& walk) {
       else made.push_back(part);
     }
   }
+  if (gg_rank(training.get()) != 0) return;
   std::map<std::string, Tensor> named;
   for (size_t i = 0; i < made.size(); ++i) {
     made[i].data = reinterpret_cast<const std::byte*>(elements[i].data());
@@ -226,8 +238,8 @@ int run(const gg::Options& options) {
   }
   walk = walk_of(options.accumulate > 0 ? "accumulate" : "step", options.data, rank, ranks);
   if (walk && options.shuffle) walk->shuffle(*options.shuffle);
-  if (tells) test = walk_of("evaluate", options.evaluate);
-  if (tells) questions = walk_of("predict", options.predict);
+  if (tells || is_collective(training, "evaluate")) test = walk_of("evaluate", options.evaluate);
+  if (tells || is_collective(training, "predict")) questions = walk_of("predict", options.predict);
   if (!options.load.empty()) {
     check(gg_restore(training.get(), options.load.c_str()), training);
     if (*gg_warning(training.get())) std::fprintf(stderr, "gg-run: %s\n", gg_warning(training.get()));
@@ -239,11 +251,11 @@ int run(const gg::Options& options) {
   if (walk) train(options, training, *walk);
   if (test) evaluate(training, *test);
   if (questions) predict(options, training, *questions);
-  if (tells && !options.save.empty()) {
+  if (!options.save.empty()) {
     if (walk) note(*walk, training);
     const char* place = gg_save(training.get(), options.save.c_str());
     check(place == nullptr, training);
-    std::printf("saved in %s\n", place);
+    if (tells) std::printf("saved in %s\n", place);
   }
   check(gg_agree(training.get(), "the end"), training);  // no rank ends while others train, or write
   return 0;

@@ -81,25 +81,37 @@ void look_up(void* from, const char* name, Symbol& symbol) {
   symbol = reinterpret_cast<Symbol>(found);
 }
 
+// What MPI itself adds, as runtime/communicator/mpi_reductions.py has it: Open MPI's object, MPICH's number.
+struct Number {
+  const char *dtype, *open_mpi;
+  uintptr_t mpich;
+};
+constexpr Number kNumbers[] = {
+    {"f32", "ompi_mpi_float", 0x4c00040a},   {"f64", "ompi_mpi_double", 0x4c00080b},
+    {"i8", "ompi_mpi_int8_t", 0x4c000137},   {"u8", "ompi_mpi_uint8_t", 0x4c00013b},
+    {"i32", "ompi_mpi_int32_t", 0x4c000439}, {"u32", "ompi_mpi_uint32_t", 0x4c00043d},
+    {"i64", "ompi_mpi_int64_t", 0x4c00083a}, {"u64", "ompi_mpi_uint64_t", 0x4c00083e},
+};
+
 void open_mpi_handles(void* from, Mpi& mpi) {
   look_up(from, "ompi_mpi_comm_world", mpi.world);
-  look_up(from, "ompi_mpi_float", mpi.float32);
-  look_up(from, "ompi_mpi_double", mpi.float64);
-  look_up(from, "ompi_mpi_int64_t", mpi.int64);
+  for (const Number& row : kNumbers) look_up(from, row.open_mpi, mpi.numbers[row.dtype]);
+  look_up(from, "ompi_mpi_byte", mpi.byte);
   look_up(from, "ompi_mpi_op_sum", mpi.sum);
   look_up(from, "ompi_mpi_op_max", mpi.max);
   mpi.in_place = reinterpret_cast<void*>(1);
+  mpi.no_status = nullptr;
 }
 
 void mpich_handles(Mpi& mpi) {
   const auto handle = [](uintptr_t value) { return reinterpret_cast<Mpi::Handle>(value); };
   mpi.world = handle(0x44000000);
-  mpi.float32 = handle(0x4c00040a);
-  mpi.float64 = handle(0x4c00080b);
-  mpi.int64 = handle(0x4c00083a);
+  for (const Number& row : kNumbers) mpi.numbers[row.dtype] = handle(row.mpich);
+  mpi.byte = handle(0x4c00010d);
   mpi.sum = handle(0x58000003);
   mpi.max = handle(0x58000001);
   mpi.in_place = reinterpret_cast<void*>(intptr_t{-1});
+  mpi.no_status = reinterpret_cast<void*>(1);
 }
 
 // The first line of what the library says of itself.
@@ -129,10 +141,17 @@ void load_mpi(Mpi& mpi) {
   look_up(from, "MPI_Comm_rank", mpi.rank);
   look_up(from, "MPI_Comm_size", mpi.size);
   look_up(from, "MPI_Allreduce", mpi.allreduce);
+  look_up(from, "MPI_Allgatherv", mpi.allgatherv);
+  look_up(from, "MPI_Bcast", mpi.broadcast);
+  look_up(from, "MPI_Sendrecv", mpi.sendrecv);
   read_version(from, mpi);
   if (dlsym(from, "ompi_mpi_comm_world") != nullptr) return open_mpi_handles(from, mpi);
   if (!keeps_to_mpich(mpi.version)) fail(mpi.version, " is neither Open MPI nor has it MPICH's binary interface");
   mpich_handles(mpi);
+}
+
+void check_mpi(int code, const char* what) {
+  if (code != 0) fail("MPI's error ", code, " in ", what);
 }
 
 }  // namespace gg

@@ -2,19 +2,16 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <exception>
 #include <initializer_list>
 #include <string>
 
 #include "error.h"
-#include "mpi_library.h"
 
 namespace gg {
 namespace {
 
-Mpi mpi;
 Ranks* connected = nullptr;  // to others
 
 bool has(const char* name) { return std::getenv(name) != nullptr; }
@@ -46,10 +43,6 @@ void refuse_torchrun() {
        number_of("WORLD_SIZE"), " starts them");
 }
 
-void check(int code, const char* what) {
-  if (code != 0) fail("MPI's error ", code, " in ", what);
-}
-
 }  // namespace
 
 int launched_ranks() {
@@ -73,52 +66,40 @@ void Ranks::abort() {
     if (connected == nullptr && launched_ranks() != 1) get();
   } catch (const std::exception&) {
   }
-  if (connected != nullptr && !connected->together_) mpi.abort(mpi.world, 2);
+  if (connected != nullptr && !connected->together_) connected->mpi_.abort(connected->mpi_.world, 2);
 }
 
 Ranks::Ranks() {
   const int launched = launched_ranks();
   if (launched == 1) return;
-  load_mpi(mpi);
+  load_mpi(mpi_);
   int initialized = 0;
-  check(mpi.initialized(&initialized), "MPI_Initialized");
+  check_mpi(mpi_.initialized(&initialized), "MPI_Initialized");
   if (!initialized) {
     constexpr int kFunneled = 1;  // other threads of this process do not call MPI
     int provided = 0;
-    check(mpi.init(nullptr, nullptr, kFunneled, &provided), "MPI_Init_thread");
+    check_mpi(mpi_.init(nullptr, nullptr, kFunneled, &provided), "MPI_Init_thread");
     owned_ = true;
   }
-  check(mpi.rank(mpi.world, &rank_), "MPI_Comm_rank");
-  check(mpi.size(mpi.world, &size_), "MPI_Comm_size");
+  check_mpi(mpi_.rank(mpi_.world, &rank_), "MPI_Comm_rank");
+  check_mpi(mpi_.size(mpi_.world, &size_), "MPI_Comm_size");
   if (launched > 0 && size_ != launched) {
-    fail("the launcher has started ", launched, " ranks, and ", mpi.version, " sees ", size_,
-         ": GG_MPI_LIBRARY=/path/to/libmpi.so names the library of the launcher's MPI");
+    fail("the launcher has started ", launched, " ranks, and ", mpi_.version, " sees ", size_,
+         ": GG_MPI_LIBRARY=/path/to/libmpi_.so names the library of the launcher's MPI");
   }
   if (size_ > 1) connected = this;
 }
 
 Ranks::~Ranks() {
   connected = nullptr;
-  if (owned_) mpi.finalize();
-}
-
-void Ranks::sum(void* elements, size_t count, const DType& dtype) {
-  if (size_ == 1) return;
-  const Mpi::Handle type = dtype.name == "f32" ? mpi.float32 : mpi.float64;
-  // The parts of runtime/communicator/mpi_reductions.py: how MPI sums may depend on the size. Its counts are ints.
-  const size_t most = (size_t{1} << 30) / dtype.bytes;
-  for (size_t at = 0; at < count; at += most) {
-    void* from = static_cast<std::byte*>(elements) + at * dtype.bytes;
-    const int part = static_cast<int>(std::min(most, count - at));
-    check(mpi.allreduce(mpi.in_place, from, part, type, mpi.sum, mpi.world), "MPI_Allreduce");
-  }
+  if (owned_) mpi_.finalize();
 }
 
 bool Ranks::agree(uint64_t program, uint64_t numbers, bool failed) {
   if (size_ == 1) return !failed;
   const auto digest = static_cast<int64_t>(program >> 1), number = static_cast<int64_t>(numbers >> 1);
   int64_t values[] = {digest, -digest, number, -number, failed ? rank_ + 1 : 0};
-  check(mpi.allreduce(mpi.in_place, values, 5, mpi.int64, mpi.max, mpi.world), "MPI_Allreduce");
+  check_mpi(mpi_.allreduce(mpi_.in_place, values, 5, mpi_.numbers.at("i64"), mpi_.max, mpi_.world), "MPI_Allreduce");
   const bool same_program = values[0] == -values[1], same_numbers = values[2] == -values[3];
   together_ = !same_program || !same_numbers || values[4] != 0;
   if (failed) return false;

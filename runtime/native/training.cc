@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "checkpoint.h"
 #include "checkpoint_ranks.h"
+#include "elements.h"
 #include "error.h"
-#include "half.h"
 #include "sha256.h"
 
 namespace gg {
@@ -26,30 +25,38 @@ bool fits(const Entry& entry, const std::string& mode, const Batch& batch) {
                     [](const Tensor& a, const Tensor& b) { return a.dtype == b.dtype && a.shape == b.shape; });
 }
 
-double number_at(const Tensor& tensor, size_t i) {
-  const std::byte* from = tensor.data + tensor.dtype->bytes * i;
-  const auto read = [&](auto value) {
-    std::memcpy(&value, from, sizeof value);
-    return value;
-  };
-  const std::string_view name = tensor.dtype->name;
-  if (name == "f64") return read(double{});
-  if (name == "f32") return static_cast<double>(read(float{}));
-  if (name == "i32") return static_cast<double>(read(int32_t{}));
-  if (name == "bf16") return static_cast<double>(from_bfloat16(read(uint16_t{})));
-  if (name == "f16") return static_cast<double>(from_float16(read(uint16_t{})));
-  return std::numeric_limits<double>::quiet_NaN();
+// Connects this process to the others; nullptr where the artefact is for one.
+Ranks* ranks_of(const Artefact& artefact) {
+  if (artefact.ranks == 0) return nullptr;
+  Ranks& ranks = Ranks::get();
+  if (artefact.for_these_ranks && ranks.size() != artefact.ranks) {
+    fail(artefact.path, " is compiled for ", artefact.ranks, " ranks, and there are ", ranks.size(), ": start ",
+         artefact.ranks, ", or export the step on ", ranks.size());
+  }
+  const auto sums = [](const Entry& entry) { return entry.mode == "step" || entry.mode == "apply"; };
+  const auto& entries = artefact.entries;
+  if (artefact.micro_batches > 0) {
+    if ((ranks.size() & (ranks.size() - 1)) != 0 || artefact.micro_batches % ranks.size() != 0) {
+      fail(artefact.path, " computes in ", artefact.micro_batches, " micro-batches, which ", ranks.size(),
+           " ranks cannot share: start 1, 2, 4, ... up to ", artefact.micro_batches);
+    }
+  } else if (artefact.ranks == 1 && ranks.size() > 1 && std::any_of(entries.begin(), entries.end(), sums)) {
+    fail(artefact.path, " was exported by one rank, and its code has no sum over ", ranks.size(),
+         ": what two or more ranks export runs on any number");
+  }
+  return &ranks;
 }
 
 constexpr const char *kFinite = "amp:finite", *kSound = "anomaly:sound", *kNorm = "grad_norm";
 
 }  // namespace
 
-Training::Training(const std::string& path, const std::vector<PublicKey>& keys) : artefact(path, keys) {
+Training::Training(const std::string& path, const std::vector<PublicKey>& keys)
+    : artefact(path, keys), ranks_(ranks_of(artefact)) {
   size_t scratch = 0;
   for (const Entry& entry : artefact.entries) scratch = std::max(scratch, entry.scratch_bytes);
   scratch_ = Memory(scratch);
-  if (artefact.ranks > 0) join_ranks();
+  list_callables();
 }
 
 Call& Training::call(const std::string& mode, const Batch& batch) {
@@ -57,7 +64,7 @@ Call& Training::call(const std::string& mode, const Batch& batch) {
   for (const Entry& entry : artefact.entries) {
     if (fits(entry, mode, batch)) {
       std::unique_ptr<Call>& made = calls_[&entry];
-      if (made == nullptr) made = std::make_unique<Call>(entry, arrays, progress, scratch_);
+      if (made == nullptr) made = std::make_unique<Call>(entry, arrays, progress, scratch_, artefact.ranks);
       return *made;
     }
     if (entry.mode == mode) known += (known.empty() ? "" : "; or ") + types_of(entry.batch);
@@ -103,6 +110,7 @@ void Training::update(Call& call, const Batch& batch, double samples) {
 }
 
 void Training::step(const Batch& batch) {
+  if (artefact.micro_batches > 0) return step_in_micro_batches(batch);
   Call& found = call("step", batch);
   update(found, batch, found.entry.samples * rank_count());
 }
@@ -128,16 +136,6 @@ void Training::apply() {
     update(found, {}, window.samples);
   }
   window = Window();
-}
-
-// Connects this process to the others, where there are some.
-void Training::join_ranks() {
-  ranks_ = &Ranks::get();
-  const auto sums = [](const Entry& entry) { return entry.mode == "step" || entry.mode == "apply"; };
-  const auto& entries = artefact.entries;
-  if (artefact.ranks > 1 || ranks_->size() == 1 || std::none_of(entries.begin(), entries.end(), sums)) return;
-  fail(artefact.path, " was exported by one rank, and its code has no sum over ", ranks_->size(),
-       ": what two or more ranks export runs on any number");
 }
 
 void Training::agree(const std::string& text) const {
@@ -166,14 +164,45 @@ double Training::mean(size_t result) const {
 }
 
 std::string Training::save(const std::string& run) const {
-  if (rank_count() > 1 && progress.window.batches > 0) fail("each rank has added up gradients: apply them before saving");
   std::vector<std::string> window;
   for (const Parameter& parameter : artefact.parameters) {
     const std::vector<std::string>& names = progress.window.names;
     if (std::find(names.begin(), names.end(), parameter.name) != names.end()) window.push_back(parameter.key);
   }
-  return save_checkpoint(run, progress.updates(), arrays.saved(window), progress.told(arrays.loss_scale()),
-                         artefact.writer);
+  if (rank_count() > 1) return save_together(run, window);
+  std::vector<Memory> memory;
+  return save_checkpoint(run, progress.updates(), arrays.saved(window, memory), told(), artefact.writer);
+}
+
+// What a checkpoint tells beside its arrays.
+Json Training::told() const {
+  Json about = progress.told(arrays.loss_scale());
+  Json* residuals = about.find("parts")->find("residuals");
+  if (residuals != nullptr && rank_count() > 1) *residuals = Json::object({{"rank", Json::integer(rank())}});
+  return about;
+}
+
+std::string Training::save_together(const std::string& run, const std::vector<std::string>& window) const {
+  agree("saving after " + std::to_string(progress.updates()) + " updates");
+  std::vector<std::string> statistics;
+  for (const Parameter& parameter : artefact.parameters) {
+    if (!parameter.trained) statistics.push_back(parameter.key);
+  }
+  std::vector<Memory> memory;
+  const Gathered whole = gather(arrays.saved(window, memory), told(), statistics, *ranks_);
+  std::string place, error;
+  if (rank() == 0) {
+    try {
+      place = save_checkpoint(run, progress.updates(), whole.groups, whole.about, artefact.writer);
+    } catch (const Error& wrong) {
+      error = wrong.what();
+    }
+  }
+  place = ranks_->exchange(place)[0];
+  const std::string first = ranks_->exchange(error)[0];
+  if (first.empty()) return place;
+  ranks_->note_common_error();
+  fail(rank() == 0 ? "" : "rank 0: ", first);
 }
 
 std::string Training::load(const std::string& folder) {

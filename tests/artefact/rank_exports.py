@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,16 @@ def _made(
     settings: dict[str, Any],
     store: dict[str, Any] | None = None,
     layers: Sequence[gluon.HybridBlock] = (),
+    dtype: str = "float32",
     **options: Any,
 ) -> Any:
     random.seed(3)
     net = gluon.nn.HybridSequential()
+    if dtype != "float32":
+        net.add(gluon.nn.HybridLambda(lambda F, x: F.cast(x, dtype)))
     net.add(gluon.nn.Dense(32, activation="relu", in_units=20), gluon.nn.Dropout(0.3), *layers)
     net.add(gluon.nn.Dense(10, in_units=32))
+    net.cast(dtype)
     net.initialize(mx.init.Xavier())
     trainer = gluon.Trainer(net.collect_params(), optimizer, settings, **{"kvstore": "dist_sync", **(store or {})})
     return mx.compile(net, LOSS, trainer, **options)
@@ -57,17 +62,68 @@ def scaled() -> Any:
     return _made("sgld", settings, precision="16-mixed", clip_norm=1.0, ema=0.99)
 
 
+def mixed() -> Any:
+    """Weights in float32, most of what is computed in bfloat16."""
+    return _made("adam", {"learning_rate": 0.01}, precision="bf16-mixed")
+
+
+def half() -> Any:
+    """Weights and gradients in float16, which are summed over ranks as such."""
+    return _made("sgd", {"learning_rate": 0.05, "momentum": 0.9, "multi_precision": True}, dtype="float16")
+
+
+def brain() -> Any:
+    """The same in bfloat16."""
+    return _made("sgd", {"learning_rate": 0.05, "momentum": 0.9}, dtype="bfloat16")
+
+
+def compressed(kind: str, **store: Any) -> Any:
+    """Gradients are compressed on the way to other ranks; each keeps back what it has not sent."""
+    how = {"type": kind, "threshold": 0.5}
+    return _made("sgd", {"learning_rate": 0.01, "momentum": 0.9}, {"compression_params": how, **store})
+
+
+def divided(strategy: str, **options: Any) -> Any:
+    """Optimizer states, with "fsdp" parameters as well, are divided among ranks."""
+    return _made("adam", {"learning_rate": 0.01}, {"strategy": strategy}, **options)
+
+
+def deterministic() -> Any:
+    """In micro-batches, whose gradients and running statistics are added up in one order on any number of ranks."""
+    settings = {"learning_rate": 0.05, "momentum": 0.9}
+    return _made("sgd", settings, layers=[gluon.nn.BatchNorm(in_channels=32)], deterministic=True)
+
+
 def normalized() -> Any:
     """With statistics that each rank has for itself."""
     return _made("sgd", {"learning_rate": 0.05}, layers=[gluon.nn.BatchNorm(in_channels=32)])
 
 
-TRAININGS: dict[str, Callable[[], Any]] = {"sgd": sgd, "adam": adam, "scaled": scaled}
+TRAININGS: dict[str, Callable[[], Any]] = {  # on any number of ranks
+    **{each.__name__: each for each in (sgd, adam, scaled, mixed, half, brain)},
+    "fp16": partial(compressed, "fp16"),
+    "bf16": partial(compressed, "bf16"),
+}
+FIXED: dict[str, Callable[[], Any]] = {  # on as many as have exported them
+    **{kind: partial(compressed, kind) for kind in ("2bit", "1bit", "sign")},
+    **{strategy: partial(divided, strategy) for strategy in ("zero1", "zero2", "fsdp")},
+    "zero1-16": partial(divided, "zero1", precision="16-mixed", clip_norm=1.0, ema=0.99),
+    "fsdp-16": partial(divided, "fsdp", precision="16-mixed", clip_norm=1.0),
+    "zero2-bf16": partial(divided, "zero2", precision="bf16-mixed", clip_norm=1.0),
+}
+
+
+def global_batch(number: int) -> tuple[Any, Any]:
+    """This rank's part of a batch of 64 samples of all ranks."""
+    own = 64 // world().size
+    start = number * 64 + world().rank * own
+    return X[start : start + own], Y[start : start + own]
 
 
 def weights(step: Any) -> list[bytes]:
-    """All parameters as they are."""
-    return [parameter.data().asnumpy().tobytes() for parameter in step.trainer.params]
+    """All parameters as they are; of what is divided among ranks all of these call it."""
+    with step.trainer.whole_parameters():
+        return [parameter.data().asnumpy().tobytes() for parameter in step.trainer.params]
 
 
 def losses(step: Any, numbers: range) -> list[bytes]:
@@ -76,17 +132,19 @@ def losses(step: Any, numbers: range) -> list[bytes]:
 
 
 def export_all(folder: str) -> None:
-    """Each kind of step, at its second update, by each rank; it and the loaded one then train alike. What they come to
-    is saved: <kind><rank>.npz."""
-    for kind, make in TRAININGS.items():
-        step, file = make(), Path(folder, f"{kind}{world().rank}.gga")
+    """Each kind of step, at its second update, by each rank or by all together; it and the loaded one train alike. What
+    they come to is saved: <kind><rank>.npz and the checkpoint <kind>."""
+    for kind, make in (TRAININGS | FIXED).items():
+        step, file = make(), Path(folder, f"{kind}{0 if kind in FIXED else world().rank}.gga")
         step(*part(0))
         step.export(file, modes=MODES)
         loaded, drawn = mx.load(file), random.all_states()
         ours = losses(step, range(STEPS))
         random.set_all_states(drawn)
         assert losses(loaded, range(STEPS)) == ours and weights(loaded) == weights(step), kind
-        np.savez(f"{folder}/{kind}{world().rank}.npz", *(p.data().asnumpy() for p in step.trainer.params))
+        with step.trainer.whole_parameters():
+            np.savez(f"{folder}/{kind}{world().rank}.npz", *(p.data().asnumpy() for p in step.trainer.params))
+        loaded.save(f"{folder}/{kind}")
         drawn = random.all_states()
         for each in (step, loaded):
             random.set_all_states(drawn)

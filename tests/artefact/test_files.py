@@ -218,11 +218,11 @@ def test_descriptors_that_say_anything(
 
 
 def test_a_newer_format(artefact: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file, "version_of", lambda told: 3)
+    monkeypatch.setattr(file, "version_of", lambda told: 4)
     found = {**file.Artefact("", {}, {}).told}
     file.write(tmp_path / "step.gga", found, {})
     monkeypatch.undo()
-    with pytest.raises(FormatError, match="has format '3', and this gluongraph reads 1 and 2"):
+    with pytest.raises(FormatError, match="has format '4', and this gluongraph reads 1, 2 and 3"):
         file.read(tmp_path / "step.gga")
 
 

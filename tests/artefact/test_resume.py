@@ -138,6 +138,30 @@ def test_batches_of_several_sizes(tmp_path: pathlib.Path) -> None:
     assert state(twin) == before
 
 
+def test_batches_of_predict_are_no_batches_of_a_step(tmp_path: pathlib.Path) -> None:
+    step = training("sgd")
+    run(step, range(1))
+    step.predict(batch(0, 7)[0])
+    twin = exported(step, tmp_path)
+    assert twin.predict(batch(0)[0]).shape == (4, 3)
+    with pytest.raises(mx.MXNetError, match="no code to predict"):
+        twin.predict(batch(0, 7)[0])
+
+
+@pytest.mark.parametrize("store", ["device", "dist_sync"])
+@pytest.mark.parametrize("kind", ["2bit", "1bit", "sign", "bf16"])
+def test_compressed_gradients_of_one_process(kind: str, store: str, tmp_path: pathlib.Path) -> None:
+    net = network(layers=False)
+    compression = {"type": kind, "threshold": 0.5}
+    trainer = gluon.Trainer(
+        net.collect_params(), "sgd", {"learning_rate": 0.05}, kvstore=store, compression_params=compression
+    )
+    step = mx.compile(net, LOSS, trainer)
+    run(step, range(2))
+    twin = exported(step, tmp_path, modes=["step"])
+    assert run(step, range(2, 6)) == run(twin, range(2, 6)) and state(step) == state(twin)
+
+
 def test_two_arrays_of_one_name_are_refused(tmp_path: pathlib.Path) -> None:
     """A program that reads one array while it trains and another while it does not."""
     net, some, others = network(layers=False), mx.nd.ones((4,)), mx.nd.zeros((4,))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import random
 import re
 import subprocess
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,28 @@ import numpy as np
 import pytest
 from attempts import attempt
 from hostile import edited, says_otherwise
-from rank_exports import OWN, STEPS, TRAININGS, X, Y, export_all, losses, normalized, part, sgd
+from rank_exports import (
+    FIXED,
+    OWN,
+    STEPS,
+    TRAININGS,
+    X,
+    Y,
+    deterministic,
+    divided,
+    export_all,
+    global_batch,
+    losses,
+    normalized,
+    part,
+    sgd,
+)
 from ranks import environment, is_open_mpi, kill_left_over, mpiexec, needs_mpi, run_ranks
 from trainings import logged, mean, run
 
 import gluongraph as mx
 from gluongraph.artefact import bundle
+from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.runtime import tensorfile
 from gluongraph.runtime.checkpoint import load
 from gluongraph.runtime.communicator.environment import world
@@ -35,7 +53,7 @@ Done = subprocess.CompletedProcess[str]
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the artefacts of two ranks of Python, what they have then come to, and their data."""
     folder = tmp_path_factory.mktemp("exported")
-    run_ranks(2, export_all, folder)
+    run_ranks(2, export_all, folder, timeout=300)
     np.save(folder / "x.npy", X)
     np.save(folder / "y.npy", Y)
     return folder
@@ -70,7 +88,7 @@ def expected(exported: Path, kind: str) -> list[bytes]:
     return [found[name].tobytes() for name in found.files]
 
 
-@pytest.mark.parametrize("kind", TRAININGS)
+@pytest.mark.parametrize("kind", TRAININGS | FIXED)
 def test_it_trains_to_the_same_bits(kind: str, exported: Path, on_ranks: Any, tmp_path: Path) -> None:
     words = [*data_of(exported), "--steps", STEPS, "--save", tmp_path / "run", "--log", tmp_path / "log"]
     done = on_ranks(exported / f"{kind}0.gga", *words)
@@ -79,13 +97,95 @@ def test_it_trains_to_the_same_bits(kind: str, exported: Path, on_ranks: Any, tm
     place = f"{tmp_path}/run/step-{STEPS + 1:08}"
     assert re.fullmatch(rf"update {STEPS + 1}  loss .*\nsaved in {place}\n", done.stdout)  # of one rank
     assert len(logged(tmp_path / "log")) == STEPS
-    if kind != "scaled":
-        return
+    same_checkpoints(tmp_path / "run", exported / kind)
+
+
+HALVES = ("scaled", "2bit", "zero1", "fsdp-16")
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_it_goes_on_from_checkpoints(kind: str, exported: Path, on_ranks: Any, tmp_path: Path) -> None:
+    """What it has saved it goes on from, and so does Python."""
     halves = [*data_of(exported), "--steps", STEPS - 1, "--save", tmp_path / "half"]
-    assert on_ranks(exported / f"{kind}1.gga", *halves).returncode == 0
+    assert on_ranks(exported / f"{kind}0.gga", *halves).returncode == 0
     more = [*data_of(exported), "--steps", 1, "--load", tmp_path / "half", "--save", tmp_path / "more"]
-    assert on_ranks(exported / f"{kind}1.gga", *more).returncode == 0
-    assert parameters(tmp_path / "more") == parameters(tmp_path / "run")
+    assert on_ranks(exported / f"{kind}0.gga", *more).returncode == 0
+    same_checkpoints(tmp_path / "more", exported / kind)
+    run_ranks(2, go_on_from_half, exported / f"{kind}0.gga", tmp_path)
+    same_checkpoints(tmp_path / "python", exported / kind)
+
+
+def go_on_from_half(file: str, folder: str) -> None:
+    step = mx.load(file)
+    step.load(f"{folder}/half")
+    losses(step, range(STEPS - 1, STEPS))
+    step.save(f"{folder}/python")
+
+
+def save_micro(folder: str) -> None:
+    step = deterministic()
+    step(*global_batch(0))
+    if world().rank == 0:
+        step.export(f"{folder}/micro.gga", modes=["step"])
+    step.trainer.communicator.barrier()
+    loaded = mx.load(f"{folder}/micro.gga")
+    for number in range(STEPS):
+        loaded(*global_batch(number))
+    loaded.save(f"{folder}/python")
+
+
+def test_micro_batches(on_ranks: Any, runner: Path, tmp_path: Path) -> None:
+    """On one process as on two: the bits of Python's ranks, running statistics among them."""
+    run_ranks(2, save_micro, tmp_path)
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "y.npy", Y)
+    words = [tmp_path / "micro.gga", *data_of(tmp_path), "--steps", STEPS]
+    for name, start in (("two", on_ranks), ("one", partial(run, runner))):
+        done = start(*words, "--save", tmp_path / name, "--log", tmp_path / f"{name}.log")
+        assert done.returncode == 0, done
+        assert parameters(tmp_path / name) == parameters(tmp_path / "python"), name
+    same_checkpoints(tmp_path / "two", tmp_path / "python")
+    one, two = logged(tmp_path / "one.log"), logged(tmp_path / "two.log")
+    assert one == pytest.approx(two)  # the mean over ranks is added up in another order
+    labels = Y.copy()
+    labels[64 + 40] = 11  # of rank 1, in the second batch
+    np.save(tmp_path / "y.npy", labels)
+    done = on_ranks(*words, "--save", tmp_path / "none")
+    assert done.returncode == 2 and "gg-run: out of range, and nothing has changed: Soft" in done.stderr, done
+    assert "gg-run: rank 1 has refused its batch, and nothing has changed\n" in done.stderr
+
+
+def test_another_number_of_ranks(exported: Path, runner: Path) -> None:
+    for kind in FIXED:
+        done = run(runner, exported / f"{kind}0.gga")
+        assert done.returncode == 2 and "is compiled for 2 ranks, and there are 1: start 2" in done.stderr, done
+
+
+NUMBERS = [name for name in DTYPES if name != "bool"]
+
+
+def train_on_bytes(folder: str) -> None:
+    """Python's ranks, on the artefacts whose gradients are summed as numbers of other types."""
+    for dtype in NUMBERS:
+        step = mx.load(f"{folder}/{dtype}.gga", trust="file")
+        losses(step, range(2))
+        if world().rank == 0:
+            np.savez(f"{folder}/{dtype}.npz", *(p.data().asnumpy() for p in step.trainer.params))
+
+
+def test_sums_of_all_types(exported: Path, on_ranks: Any, tmp_path: Path) -> None:
+    """The bytes of gradients, taken for numbers of each type, have the sums that Python's ranks make of them: there are
+    infinities, NaNs and numbers below the least normal one among them."""
+    data = (exported / "sgd0.gga").read_bytes()
+    for dtype in NUMBERS:
+        (tmp_path / f"{dtype}.gga").write_bytes(edited(data, lambda told, dtype=dtype: sums_as(told, dtype)))
+    run_ranks(2, train_on_bytes, tmp_path)
+    for dtype in NUMBERS:
+        words = [*data_of(exported), "--steps", 2, "--save", tmp_path / dtype]
+        done = on_ranks(tmp_path / f"{dtype}.gga", *words)
+        assert done.returncode == 0, done
+        found = np.load(tmp_path / f"{dtype}.npz")
+        assert list(parameters(tmp_path / dtype).values()) == [found[name].tobytes() for name in found.files], dtype
 
 
 def accumulate(folder: str) -> None:
@@ -132,6 +232,7 @@ def save_and_train(folder: str) -> None:
     losses(step, range(2, 4))
     step.save(f"{folder}/saved", extra={"gg-run": {"pass": 0, "sample": 4 * 2 * OWN, "samples": len(X)}})
     losses(step, range(4, 7))
+    step.save(f"{folder}/python")
     arrays = {key: p.data().asnumpy() for key, p in step.net._collect_params_with_prefix().items()}
     np.savez(f"{folder}/python{world().rank}.npz", **arrays)
 
@@ -146,21 +247,58 @@ def test_checkpoints_of_ranks(on_ranks: Any, runner: Path, tmp_path: Path) -> No
     assert done.returncode == 0, done
     expected = [dict(np.load(tmp_path / f"python{rank}.npz")) for rank in range(2)]
     assert expected[0]["2.running_mean"].tobytes() != expected[1]["2.running_mean"].tobytes()
-    assert parameters(tmp_path / "run") == {name: array.tobytes() for name, array in expected[0].items()}
+    same_checkpoints(tmp_path / "run", tmp_path / "python")
     assert run(runner, *words).returncode == 0  # alone
     run_ranks(2, go_on, tmp_path)
+
+
+def same_checkpoints(one: Path, other: Path) -> None:
+    """They hold the same arrays, for all ranks and for each."""
+    ours, theirs = load(one), load(other)
+    for group, arrays in theirs.groups.items():
+        found = {name: array.tobytes() for name, array in ours.groups[group].items()}
+        assert found == {name: array.tobytes() for name, array in arrays.items()}, group
+    for row, expected in zip(ours.about["ranks"], theirs.about["ranks"], strict=True):
+        assert (row["arrays"], row["without"]) == (expected["arrays"], expected["without"])
 
 
 def go_on(folder: str) -> None:
     step = mx.load(f"{folder}/0.gga")
     step.load(f"{folder}/run")
     assert step.trainer.optimizer.num_update == 7
+    found = np.load(f"{folder}/python{world().rank}.npz")  # this rank's statistics
+    for key, parameter in step.net._collect_params_with_prefix().items():
+        assert parameter.data().asnumpy().tobytes() == found[key].tobytes(), key
     losses(step, range(1))
 
 
 def test_the_first_rank_evaluates(exported: Path, on_ranks: Any, runner: Path) -> None:
     words = [exported / "sgd0.gga", "--evaluate", f"{exported}/x.npy,{exported}/y.npy"]
     assert on_ranks(*words).stdout == run(runner, *words).stdout
+
+
+def evaluate_parts(folder: str) -> None:
+    """Python's ranks, each of which has a part of the parameters: the mean loss, and what the net makes of the data."""
+    step = divided("fsdp")
+    step(*part(0))
+    step.export(f"{folder}/fsdp.gga", batch_sizes=[len(X)], modes=["evaluate", "predict"])
+    total, made = mean(step.evaluate(X, Y)), step.predict(X).asnumpy()
+    if world().rank == 0:
+        np.save(f"{folder}/expected.npy", made)
+        Path(folder, "loss").write_text(f"evaluated on {len(X)} samples: loss {total:.6g}")
+
+
+def test_ranks_evaluate_together(on_ranks: Any, tmp_path: Path) -> None:
+    """Where none of them has whole parameters; one of them tells and writes."""
+    run_ranks(2, evaluate_parts, tmp_path)
+    np.save(tmp_path / "x.npy", X)
+    np.save(tmp_path / "y.npy", Y)
+    asked = ["--evaluate", f"{tmp_path}/x.npy,{tmp_path}/y.npy", "--predict", f"{tmp_path}/x.npy"]
+    done = on_ranks(tmp_path / "fsdp.gga", *asked, "--output", tmp_path / "made.npy")
+    assert done.returncode == 0 and done.stdout.splitlines()[0] == (tmp_path / "loss").read_text(), done
+    assert done.stdout.count("evaluated") == 1
+    made, expected = np.load(tmp_path / "made.npy"), np.load(tmp_path / "expected.npy")
+    assert (made.shape, made.tobytes()) == (expected.shape, expected.tobytes())
 
 
 class Array(ctypes.Structure):
@@ -191,14 +329,28 @@ def use_library(library: str, folder: str) -> None:
     rows = zip((b"f32", b"i32"), (x, y), shapes, strict=True)
     batch = (Array * 2)(*(Array(dtype, a.ndim, shape, a.ctypes.data) for dtype, a, shape in rows))
     assert made.gg_accumulate(training, batch, 2) == 0, made.gg_error(training)
-    assert made.gg_save(training, f"{folder}/window{rank}".encode()) is None
-    assert made.gg_error(training) == b"each rank has added up gradients: apply them before saving"
+    assert made.gg_save(training, f"{folder}/window".encode()) is not None, made.gg_error(training)
+    assert made.gg_restore(training, f"{folder}/window".encode()) == 0, made.gg_error(training)
+    place = made.gg_save(training, f"{folder}/adam0.gga/none".encode())  # a file is no folder
+    assert place is None and (b"rank 0: " in made.gg_error(training)) == (rank != 0), made.gg_error(training)
     assert made.gg_apply(training) == 0
     made.gg_free(training)
 
 
 def test_the_library_for_c(exported: Path, runner: Path) -> None:
     run_ranks(2, use_library, runner / "lib" / bundle.LIBRARY, exported)
+    run_ranks(2, apply_window, exported)
+
+
+def apply_window(folder: str) -> None:
+    """Python's ranks go on within the window that the library has saved, whose sums are each rank's own."""
+    step, x, y = mx.load(f"{folder}/adam0.gga"), X[:OWN], Y[:OWN]
+    step.accumulate(x, y)
+    expected = [array.asnumpy().tobytes() for array in step.accumulator.live.values()]
+    step.load(f"{folder}/window")
+    assert step.accumulator.batches == 1
+    assert [array.asnumpy().tobytes() for array in step.accumulator.live.values()] == expected
+    step.apply()
 
 
 # -- one rank is not as the others
@@ -309,6 +461,16 @@ def test_processes_of_ranks(exported: Path, runner: Path) -> None:
 # -- files that nobody has written
 
 
+def sums_as(told: dict[str, Any], dtype: str) -> None:
+    """The sums over ranks of all entries are those of the same bytes as other elements."""
+    size = numpy_dtype(dtype).itemsize
+    for entry in told["entries"]:
+        for _, positions, _, _ in entry.get("collectives", ()):
+            for row in (entry["args"][position] for position in positions):
+                row[2] = [math.prod(row[2]) * numpy_dtype(row[1]).itemsize // size]
+                row[1] = dtype
+
+
 def step_entry(told: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = next(entry for entry in told["entries"] if entry["mode"] == "step")
     return found
@@ -332,16 +494,17 @@ def other_argument(told: dict[str, Any], place: int, value: Any) -> None:
 
 
 WRONG: dict[str, tuple[Any, str]] = {
-    "another operation": (collective(0, "all_gather"), "the collective all_gather, of a state that is divided"),
+    "another operation": (collective(0, "all_to_all"), "has a collective all_to_all, which does not exist"),
+    "another collective": (collective(0, "all_gather"), "has a collective of another part than 0 elements"),
     "not in place": (collective(2, [0]), "sums over ranks what it does not write"),
     "a shard": (collective(3, 8), "sums over ranks in parts"),
-    "no arguments": (both(), "sums over ranks what it does not write"),
-    "an argument that is none": (both(1 << 20), "sums no argument"),
-    "a negative argument": (both(-1), "sums no argument"),
+    "no arguments": (both(), "has a collective of nothing"),
+    "an argument that is none": (both(1 << 20), "has a collective of no argument"),
+    "a negative argument": (both(-1), "has a collective of no argument"),
     "an argument that is no number": (both(True), "is no"),
-    "a gap": (lambda told: step_entry(told)["collectives"][0][1].reverse(), "what it does not write"),
+    "a gap": (lambda told: step_entry(told)["collectives"][0][1].reverse(), "memory with gaps"),
     "other elements": (lambda told: other_argument(told, 1, "i32"), "memory with gaps"),
-    "whole numbers": (lambda told: [other_argument(told, 1, "i32"), both(0)(told)], "memory with gaps|sums i32"),
+    "truth values": (lambda told: sums_as(told, "bool"), "sums truth values"),
     "no steps": (lambda told: step_entry(told).pop("steps"), "collectives without steps"),
     "steps alone": (lambda told: step_entry(told).pop("collectives"), "or steps alone"),
     "none at all": (lambda told: step_entry(told).update(collectives=[]), "has steps, and no collectives"),
