@@ -137,15 +137,10 @@ for _name in (
     "resnetv2_50", "rexnet_100", "selecsls42b", "tf_efficientnet_lite0", "xception41",
 ):  # fmt: skip
     _timm(_name)
-for _name in (
-    "deit_tiny_patch16_224",
-    "cait_xxs24_224",
-    "gmlp_ti16_224",
-    "mixer_s32_224",
-    "resmlp_12_224",
-    "xcit_nano_12_p16_224",
-):
-    _timm(_name, img_size=64, depth=4) if _name != "mixer_s32_224" else _timm(_name, img_size=64, num_blocks=4)
+for _name in ("cait_xxs24_224", "deit_tiny_patch16_224", "xcit_nano_12_p16_224"):
+    _timm(_name, img_size=64, depth=4)
+for _name in ("mixer_s32_224", "resmlp_12_224"):
+    _timm(_name, img_size=64)
 
 
 # -- transformers
