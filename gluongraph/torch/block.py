@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gluongraph import initializer, random
+from gluongraph import random
 from gluongraph.context import cpu
 from gluongraph.dtypes import DTYPES, is_float
 from gluongraph.eager.tape import STATE
@@ -20,7 +20,7 @@ from gluongraph.torch import export
 from gluongraph.torch.build import Building
 from gluongraph.torch.parameters import remember
 from gluongraph.torch.program import Program
-from gluongraph.torch.tensors import SharedStorage, array_in, dtype_of, is_tensor, to_numpy, to_torch
+from gluongraph.torch.tensors import FromTensor, SharedStorage, array_in, dtype_of, is_tensor, to_numpy, to_torch
 from gluongraph.tracing.tracer import guard
 
 
@@ -117,7 +117,7 @@ class TorchBlock(HybridBlock):
             name,
             shape=tuple(tensor.shape),
             dtype=DTYPES[dtype_of(tensor)].long,
-            init=initializer.Zero(),
+            init=FromTensor(tensor),
             grad_req="write" if trained and tensor.requires_grad else "null",
             differentiable=trained,
         )
@@ -155,7 +155,8 @@ class TorchBlock(HybridBlock):
     # -- running
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return super().__call__(*self._program(self._trains).leaves(args, kwargs, self._what))
+        given = self._program(self._trains).leaves(args, kwargs, self._what)
+        return super().__call__(*(v if isinstance(v, NDArray) else NDArray(_elements(v)) for v in given))
 
     def forward(self, *args: Any) -> Any:
         """The results for arrays, in the order of `inputs`."""
@@ -231,8 +232,7 @@ class TorchBlock(HybridBlock):
         program.bind([(a.type.dtype, a.shape) for a in arrays], self._what)
         return arrays
 
-    def _one(self, input: str, dtype: str, value: Any) -> NDArray:
-        array = value if isinstance(value, NDArray) else NDArray(_elements(value))
+    def _one(self, input: str, dtype: str, array: NDArray) -> NDArray:
         given, wanted = (DTYPES[name].family == "float" for name in (array.type.dtype, dtype))
         # Gluon's labels are floats, which an integer type may hold; the reverse is a mistake, and so is a float mask.
         if given != wanted and (wanted or dtype == "bool"):

@@ -56,6 +56,9 @@ class Program:
         self.in_spec, self.out_spec = spec.in_spec, spec.out_spec
         self._check_operators()
 
+    def __deepcopy__(self, memo: object) -> Program:
+        return self  # nothing changes it
+
     def _add(self, spec: Any, nodes: Mapping[str, Any], state: Mapping[str, str]) -> None:
         """Sort one placeholder."""
         kind, name = spec.kind.name, spec.arg.name

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
+from gluongraph.initializer import Initializer
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array, Storage
 from gluongraph.torch.aten.context import DTYPE_NAMES
@@ -56,6 +57,19 @@ class SharedStorage(Storage):
         """Live in `array` from now on, the tensor too."""
         super().rehome(array, copy=copy)
         self.tensor.data = to_torch(array)
+
+
+class FromTensor(Initializer):
+    """The elements that a tensor has when a parameter is initialized again."""
+
+    def __init__(self, tensor: Any):
+        super().__init__()
+        self._tensor = tensor
+
+    def __call__(self, desc: Any, arr: NDArray | None = None) -> None:
+        """Fill the array."""
+        assert arr is not None
+        arr[:] = NDArray(to_numpy(self._tensor))
 
 
 def array_in(storage: Storage) -> NDArray:

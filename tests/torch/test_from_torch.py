@@ -359,3 +359,37 @@ def test_parameter_files(tmp_path: Any) -> None:
     assert not unknown
     assert set(missing) == {"second.weight", "places"}
     np.testing.assert_allclose(net(x).asnumpy(), twin(x).detach().numpy(), rtol=1e-5, atol=1e-5)
+
+
+def test_as_any_other_block() -> None:
+    """Hybridized, copied, cast, initialized again, a part of another net."""
+    net, twin, x = made()
+    twin.eval()
+    expected = twin(x).detach().numpy()
+    net.hybridize()
+    np.testing.assert_allclose(net(x).asnumpy(), expected, rtol=1e-5, atol=1e-5)
+    net.hybridize(False)
+    other = copy.deepcopy(net)
+    other.collect_params()["conv.weight"].data()[:] = 0
+    np.testing.assert_allclose(net(x).asnumpy(), expected, rtol=1e-5, atol=1e-5)
+    assert np.abs(other(x).asnumpy() - expected).max() > 1e-3
+    other.initialize(force_reinit=True)
+    np.testing.assert_allclose(other(x).asnumpy(), expected, rtol=1e-5, atol=1e-5)
+    net.cast("float64")
+    assert net(x).dtype == np.float64
+    net.cast("float32")
+
+    class Around(gluon.HybridBlock):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = net, gluon.nn.Dense(3)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.body(x))
+
+    whole = Around()
+    whole.head.initialize()
+    trainer = gluon.Trainer(whole.collect_params(), "adam")
+    step = mx.compile(whole, gluon.loss.SoftmaxCrossEntropyLoss(), trainer)
+    losses = [step(x.numpy(), np.arange(6) % 3).mean().asscalar() for _ in range(10)]
+    assert losses[-1] < losses[0]
