@@ -12,8 +12,9 @@ from gluongraph.bench.interleaved_timing import Result, Worker, contest
 from gluongraph.host.terminal import table
 
 OWN, EAGER, COMPILED = "from-torch", "eager", "compile"
-# What counts as the same: the output and each gradient by their largest element, and the losses of five updates.
-BOUNDS = {"output": 1e-8, "gradient": 1e-6, "sgd": 1e-6, "adamw": 1e-6}
+# What counts as the same: the output and each gradient by their largest element, and the losses of five updates. (Some
+# models of transformers compute norms and positions in float32, whatever their parameters are.)
+BOUNDS = {"output": 1e-6, "gradient": 1e-5, "sgd": 1e-6, "adamw": 1e-6}
 
 
 @dataclass
