@@ -30,6 +30,7 @@ with collecting_later():
     from gluongraph.attribute import AttrScope
     from gluongraph.context import Context, cpu, cpu_pinned, current_context, gpu, num_gpus
     from gluongraph.errors import MXNetError
+    from gluongraph.gluon import Trainer  # MXNet has it in gluon alone
     from gluongraph.host import services
     from gluongraph.host.lazy import imported_later
     from gluongraph.util import is_np_array, is_np_shape, np_array, np_shape, set_np_shape, use_np_shape
@@ -110,6 +111,7 @@ __all__ = [
     "AttrScope",
     "Context",
     "MXNetError",
+    "Trainer",
     "amp",
     "autograd",
     "checkpoint",
