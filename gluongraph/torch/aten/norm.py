@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES
@@ -37,18 +38,18 @@ def batch_norm_functional(
     training: bool,
     momentum: float,
     eps: float,
-) -> list[Node]:
+) -> list[Node | None]:
     """In training by the batch, which moves the running statistics: mean, and the unbiased variance"""
     if not training:
         y = _by_statistics(input, weight, bias, running_mean, running_var, eps)
-        return [y, running_mean, running_var, running_mean, running_var]
+        return [y, None, None, running_mean, running_var]
     y, mean, var = _batch_norm(input, weight, bias, eps)
     count = input.ty.size // input.shape[1]
     unbiased = var * (count / max(count - 1, 1))
     means, variances = (
         moved(old, cast(new, old.dtype), 1 - momentum) for old, new in ((running_mean, mean), (running_var, unbiased))
     )
-    return [y, mean, var, means, variances]
+    return [y, mean, ops.rsqrt(var + eps), means, variances]
 
 
 @aten("_native_batch_norm_legit.no_stats")
@@ -56,7 +57,8 @@ def batch_norm_no_stats(
     at: OpContext, input: Node, weight: Node | None, bias: Node | None, training: bool, momentum: float, eps: float
 ) -> list[Node]:
     """By the batch, in either mode"""
-    return list(_batch_norm(input, weight, bias, eps))
+    y, mean, var = _batch_norm(input, weight, bias, eps)
+    return [y, mean, ops.rsqrt(var + eps)]
 
 
 def _by_statistics(x: Node, weight: Node | None, bias: Node | None, mean: Node, var: Node, eps: float) -> Node:
@@ -79,10 +81,16 @@ def batch_norm_no_training(
     eps: float,
 ) -> list[Node]:
     """By the running statistics"""
-    return [_by_statistics(input, weight, bias, running_mean, running_var, eps), running_mean, running_var]
+    return [_by_statistics(input, weight, bias, running_mean, running_var, eps)]
 
 
-@aten("batch_norm.default", "_native_batch_norm_legit.default", "native_batch_norm.default")
+@aten("_native_batch_norm_legit.default", "native_batch_norm.default")
+def native_batch_norm(at: OpContext, *args: Any) -> list[Node]:
+    """The same, as the first of three results"""
+    return [batch_norm(at, *args)]
+
+
+@aten("batch_norm.default")
 def batch_norm(
     at: OpContext,
     input: Node,
@@ -145,6 +153,14 @@ def _over_groups(x: Node, groups: int, weight: Node | None, bias: Node | None, e
 
     y = y if weight is None else y * lined(weight)
     return y if bias is None else y + lined(bias)
+
+
+@aten("native_group_norm.default")
+def native_group_norm(
+    at: OpContext, input: Node, weight: Node | None, bias: Node | None, n: int, c: int, hxw: int, group: int, eps: float
+) -> list[Node]:
+    """The same, as the first of three results"""
+    return [_over_groups(input, group, weight, bias, eps)]
 
 
 @aten("group_norm.default")

@@ -75,6 +75,12 @@ def _extreme(name: str, place: Callable[..., Node]) -> None:
         return ops.reshape(found, (1,) * self.ty.rank) if keepdim and (dim is None or not self.ty.rank) else found
 
 
+def largest(x: Node, axis: int) -> Node:
+    """The maximum along an axis, whose gradient goes to the first of several equal ones."""
+    found = ops.gather(x, ops.argmax(x, axis, True), axis)
+    return ops.reshape(found, x.shape[:axis] + x.shape[axis + 1 :])
+
+
 _extreme("max", ops.argmax)
 _extreme("min", ops.argmin)
 

@@ -36,7 +36,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("aten.item.default", "aten._local_scalar_dense.default", "aten.equal.default"), _ELEMENT),
     **dict.fromkeys(("aten.nonzero.default", "aten.masked_select.default", "aten._unique2.default"), _SIZE),
     **dict.fromkeys(("aten.unique_consecutive.default", "aten.unique_dim.default", "aten.bincount.default"), _SIZE),
-    **dict.fromkeys(("aten.repeat_interleave.Tensor", "aten.masked_scatter.default"), _SIZE),
+    **dict.fromkeys(("aten.repeat_interleave.Tensor",), _SIZE),
     **dict.fromkeys((f"aten.{name}.data" for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")), _PACKED),
     "aten._pack_padded_sequence.default": _PACKED,
 }
