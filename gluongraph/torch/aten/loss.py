@@ -14,7 +14,7 @@ from gluongraph.ir.graph import Node
 from gluongraph.mxops.ctc import negative_log_likelihood
 from gluongraph.torch.aten.context import Number, OpContext, cast, constant, in_range
 from gluongraph.torch.aten.elementwise import log_sigmoid_of
-from gluongraph.torch.aten.table import aten
+from gluongraph.torch.aten.table import TABLE, aten
 
 NONE, MEAN, SUM = 0, 1, 2  # ATen's numbers of reductions
 
@@ -346,6 +346,9 @@ def ctc_loss(
     if reduction == MEAN:
         return ops.mean(each / cast(ops.maximum(symbols, 1), each.dtype))
     return ops.reshape(each, ()) if alone and reduction == NONE else _reduced(each, reduction)
+
+
+TABLE["gluongraph.ctc_loss.default"] = ctc_loss
 
 
 def _padded(at: OpContext, targets: Node, lengths: Any, n: int) -> Node:

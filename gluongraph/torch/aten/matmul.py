@@ -267,6 +267,8 @@ def cosine_similarity(at: OpContext, x1: Node, x2: Node, dim: int = 1, eps: floa
         ops.broadcast_to(x1, np.broadcast_shapes(x1.shape, x2.shape)),
         ops.broadcast_to(x2, np.broadcast_shapes(x1.shape, x2.shape)),
     )
+    if not a.ty.rank:
+        a, b, dim = ops.reshape(a, (1,)), ops.reshape(b, (1,)), 0
     axis = dim % a.ty.rank
     x, y = (ops.div(v, _held_norm(v, axis, eps)) for v in (a, b))
     return ops.sum(x * y, axis)
