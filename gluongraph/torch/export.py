@@ -17,7 +17,7 @@ from typing import Any
 from gluongraph.errors import MXNetError, Origin, UnsupportedError, is_own_file, with_user_location
 from gluongraph.host.interrupts import import_whole
 from gluongraph.torch.aten.context import DTYPE_NAMES
-from gluongraph.torch.opaque import opaque
+from gluongraph.torch.traceable import traceable
 
 
 class ExportError(UnsupportedError):
@@ -50,7 +50,7 @@ def export(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynami
     Raises:
         ExportError: torch.export cannot trace it.
     """
-    with quiet(), _silent(), opaque(torch()):
+    with quiet(), _silent(), traceable(torch()):
         try:
             how = {"strict": False, "prefer_deferred_runtime_asserts_over_guards": True}
             traced = torch().export.export(module, args, dict(kwargs), dynamic_shapes=dynamic_shapes, **how)

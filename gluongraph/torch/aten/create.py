@@ -101,6 +101,14 @@ def linspace(at: OpContext, start: Number, end: Number, steps: int, **how: Any) 
     return constant(np.linspace(start, end, steps).astype(numpy_dtype(at.dtype)))
 
 
+@aten("linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor")
+def linspace_of(at: OpContext, start: Value, end: Value, steps: int, **how: Any) -> Node:
+    """The same between numbers that are arrays without axes"""
+    low, high = (ops.reshape(cast(v, at.dtype), ()) for v in (start, end))
+    part = constant(np.linspace(0, 1, steps), at.dtype)
+    return ops.add(ops.mul(ops.sub(high, low), part), low)
+
+
 @aten("eye.default", "eye.m")
 def eye(at: OpContext, n: int, m: int | None = None, **how: Any) -> Node:
     """1 on the diagonal, 0 elsewhere"""

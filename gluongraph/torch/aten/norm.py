@@ -127,7 +127,16 @@ def layer_norm(
     dtype = input.dtype if weight is None else weight.dtype
     y = ops.layer_norm(cast(rows, dtype), _vector(weight, n, 1.0, dtype), _vector(bias, n, 0.0, dtype), -1, eps)
     y = cast(ops.reshape(y, input.shape), input.dtype)
-    return [y] if at.name.startswith("native") else y
+    return [y, *_moments(rows, (rows.ty.rank - 1,), eps, input.ty.rank)] if at.name.startswith("native") else y
+
+
+def _moments(x: Node, axes: tuple[int, ...], eps: float, rank: int) -> list[Node]:
+    """Mean and 1 / deviation over axes, as the native operators return them beside their result."""
+    mean = ops.mean(x, axes, True)
+    gap = ops.sub(x, mean)
+    scale = ops.rsqrt(ops.mean(gap * gap, axes, True) + eps)
+    shape = (*mean.shape, *(1,) * (rank - mean.ty.rank))
+    return [ops.reshape(v, shape) for v in (mean, scale)]
 
 
 @aten("rms_norm.default", "_fused_rms_norm.default")
@@ -159,8 +168,9 @@ def _over_groups(x: Node, groups: int, weight: Node | None, bias: Node | None, e
 def native_group_norm(
     at: OpContext, input: Node, weight: Node | None, bias: Node | None, n: int, c: int, hxw: int, group: int, eps: float
 ) -> list[Node]:
-    """The same, as the first of three results"""
-    return [_over_groups(input, group, weight, bias, eps)]
+    """The same, and mean and 1 / deviation of each group"""
+    mean, scale = _moments(ops.reshape(input, (n, group, c // group * hxw)), (2,), eps, 3)
+    return [_over_groups(input, group, weight, bias, eps), *(ops.reshape(v, (n, group)) for v in (mean, scale))]
 
 
 @aten("group_norm.default")

@@ -52,6 +52,8 @@ def _of_bools(build: Callable[..., Node], x: Node, *over: Any) -> Node | None:
 @aten("aminmax.default")
 def aminmax(at: OpContext, self: Node, *, dim: int | None = None, keepdim: bool = False) -> list[Node]:
     """The smallest and the largest"""
+    if self.dtype == "bool":
+        return [cast(reduced(build, cast(self, "i32"), dim, keepdim), "bool") for build in (ops.min, ops.max)]
     return [reduced(build, self, dim, keepdim) for build in (ops.amin, ops.amax)]
 
 
@@ -426,7 +428,8 @@ def _quantile(name: str, ignoring: bool) -> None:
     def quantile(
         at: OpContext, self: Node, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
     ) -> Node:
-        x, axis = (ops.reshape(self, (self.ty.size,)), 0) if dim is None else (self, dim % max(self.ty.rank, 1))
+        flat = dim is None or not self.ty.rank
+        x, axis = (ops.reshape(self, (self.ty.size,)), 0) if flat else (self, (dim or 0) % self.ty.rank)
         shares = ops.reshape(q, (q.ty.size,)) if isinstance(q, Node) else ops.full((1,), q, x.dtype)
         found = _ranked(x, axis, shares, interpolation, ignoring)  # the shares as the last axis
         shape = tuple(1 if a == axis or dim is None else n for a, n in enumerate(self.shape)) if keepdim else found.shape[:-1]

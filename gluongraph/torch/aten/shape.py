@@ -104,6 +104,14 @@ def broadcast_to(at: OpContext, self: Node, size: Ints) -> Node:
     return expand(at, self, size)
 
 
+@aten("sum_to_size.default")
+def sum_to_size(at: OpContext, self: Node, size: Ints) -> Node:
+    """Summed over the axes that a broadcast from this shape has repeated"""
+    lead = self.ty.rank - len(size)
+    axes = [*range(lead), *(lead + k for k, n in enumerate(size) if n == 1 and self.shape[lead + k] != 1)]
+    return ops.reshape(ops.sum(self, tuple(axes)), tuple(size)) if axes else self
+
+
 @aten("broadcast_tensors.default")
 def broadcast_tensors(at: OpContext, tensors: Sequence[Node]) -> list[Node]:
     """All repeated to one shape"""

@@ -342,7 +342,7 @@ for _name in ("max", "min"):
          S(t([1.0, NAN, 2.0, NAN]), 0, grad=False), S(f(3).half(), 0, grad=False), S(i(3, low=0, dtype=u8), 0))  # fmt: skip
     rows(f"arg{_name}.default", S(f(2, 3)), S(f(2, 3), 0), S(f(2, 3), -1, True), S(f(2, 3), None, True), S(TIED, 1), S(TIED), S(i(2, 3), 1),
          S(f()), S(f(), 0), S(f(), None, True), S(f(), -1, True), S(t([1.0, NAN, 2.0])))  # fmt: skip
-rows("aminmax.default", S(f(2, 3)), S(f(2, 3), dim=0), S(f(2, 3), dim=-1, keepdim=True), S(TIED), S(i(2, 3), dim=1), S(TIED, dim=1))
+rows("aminmax.default", S(b(3)), S(b(2, 3), dim=1), S(f(2, 3)), S(f(2, 3), dim=0), S(f(2, 3), dim=-1, keepdim=True), S(TIED), S(i(2, 3), dim=1), S(TIED, dim=1))
 for _name in ("any", "all"):
     rows(f"{_name}.default", S(b(2, 3)), S(i(4)), S(f(3)), S(t([0.0, NAN])), S(b()), S(t([0, 0], u8)))
     rows(f"{_name}.dim", S(b(2, 3), 0), S(b(2, 3), -1, True), S(i(2, 3), 1), S(b(), 0))
@@ -403,7 +403,7 @@ rows("median.dim nanmedian.dim", S(f(2, 5), 1), S(f(4, 2), 0, True), S(f(2, 4), 
 rows("median.dim", S(t([1.0, NAN, 3.0]), 0, grad=False))
 for _how in ("linear", "lower", "higher", "nearest", "midpoint"):
     rows("quantile.scalar nanquantile.scalar", S(f(5), 0.3, interpolation=_how), S(f(2, 4), 0.6, 1, True, interpolation=_how))
-rows("quantile.default nanquantile.default", S(f(5), t([0.0, 0.4, 1.0])), S(f(2, 5), t([0.25, 0.5]), -1, True), S(f(3, 2), t(0.5), 0))
+rows("quantile.default nanquantile.default", S(f(), t([0.3, 0.5])), S(f(5), t([0.0, 0.4, 1.0])), S(f(2, 5), t([0.25, 0.5]), -1, True), S(f(3, 2), t(0.5), 0))
 
 # -- matrices
 
@@ -442,7 +442,7 @@ rows("_cdist_forward.default", S(f(2, 3), f(4, 3), 2.0, None), S(f(2, 3), f(4, 3
 rows("pdist.default _pdist_forward.default", *(S(f(4, 3), q) for q in (2.0, 1.0, 3.0, INF)))
 rows("pairwise_distance.default", S(f(2, 3), f(2, 3)), S(f(2, 3), f(3), 1), S(f(2, 3), f(2, 3), 2.0, 0.1, True), S(f(3), f(3), 3), S(f(2, 3), f(2, 3), INF),
      S(f(2, 3), f(2, 3), 0.5))  # fmt: skip
-rows("cosine_similarity.default", S(f(2, 3), f(2, 3)), S(f(2, 3), f(3), -1), S(f(2, 3), f(2, 3), 0), S(f(3), f(3), 0), S(t([[0.0, 0.0]]), f(1, 2)),
+rows("cosine_similarity.default", S(f(), f(), 0), S(f(2, 3), f(2, 3)), S(f(2, 3), f(3), -1), S(f(2, 3), f(2, 3), 0), S(f(3), f(3), 0), S(t([[0.0, 0.0]]), f(1, 2)),
      S(f(4, 2, 3), f(2, 3), 2, 0.1), S(t([[1e-3, 0.0]]), t([[1.0, 1.0]]), 1, 0.1))  # fmt: skip
 rows("cross.default", S(f(2, 3), f(2, 3)), S(f(3, 2), f(3, 2), 0))
 rows("linalg_cross.default", S(f(2, 3), f(2, 3)), S(f(3, 2), f(3, 2), dim=0), S(f(1, 3), f(4, 3)))
@@ -503,6 +503,7 @@ rows("squeeze_copy.default", S(f(1, 2)))
 rows("squeeze_copy.dim", S(f(1, 2), 0))
 rows("unsqueeze.default unsqueeze_copy.default", S(f(2, 3), 0), S(f(2, 3), -1), S(f(2, 3), 1), S(f(), 0), S(f(2), -2))
 rows("expand.default expand_copy.default", S(f(1, 3), [2, 3]), S(f(3), [2, -1]), S(f(2, 1), [4, -1, 3]), S(f(), [2]), S(f(2, 3), [2, 3]))
+rows("sum_to_size.default", S(f(2, 3), [1, 3]), S(f(4, 2, 3), [2, 1]), S(f(2, 3), [2, 3]))
 rows("expand_as.default", S(f(1, 3), f(2, 3)), S(f(3), i(4, 2, 3)))
 rows("broadcast_to.default", S(f(1, 3), [2, 3]), S(f(3), [2, 3]))
 rows("broadcast_tensors.default", S([f(3), f(2, 1), f()]), S([i(2), f(3, 1)]))
@@ -817,6 +818,9 @@ rows("arange.default", S(5), S(2.5), S(4, dtype=f64), S(3, dtype=i32))
 rows("arange.start", S(1, 5), S(-1.5, 2), S(2, 4, dtype=f64))
 rows("arange.start_step", S(0, 10, 3), S(5, 0, -2), S(0.0, 1.0, 0.1, dtype=f64), S(1, 7, 2, dtype=i32), S(0, 1, 0.25))
 rows("linspace.default", S(0, 1, 5, dtype=f64), S(-2.5, 3.5, 4), S(3, 3, 1), S(0, 10, 4, dtype=i64), S(5, -5, 3, dtype=f64))
+rows("linspace.Tensor_Tensor", S(t(0.5), t(2.0), 4, dtype=f64, grad=False))
+rows("linspace.Tensor_Scalar", S(t(0.5), 2, 4, dtype=f64, grad=False))
+rows("linspace.Scalar_Tensor", S(1, t(2.0), 3, dtype=f64, grad=False))
 rows("eye.default", S(3), S(2, dtype=i64))
 rows("eye.m", S(2, 3), S(3, 2, dtype=f64))
 rows("tril_indices.default triu_indices.default", S(3, 4), S(4, 3, 1), S(3, 3, -1, dtype=i32))

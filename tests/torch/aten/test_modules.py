@@ -13,8 +13,6 @@ import aten_modules as modules  # noqa: E402
 import aten_programs as programs  # noqa: E402
 from torch import nn  # noqa: E402
 
-from gluongraph.errors import UnsupportedError  # noqa: E402
-
 pytestmark = pytest.mark.filterwarnings("ignore")
 GROUP = 12  # names of modules that are traced together: a trace takes longer than what is in it
 NAMES = sorted(modules.CASES)
@@ -60,10 +58,3 @@ def test_every_module_of_torch_nn_is_listed() -> None:
     every = {n for n, m in vars(nn).items() if inspect.isclass(m) and issubclass(m, nn.Module)}
     assert sorted(every - {*modules.CASES, *modules.LEFT_OUT}) == []
     assert sorted({*modules.CASES, *modules.LEFT_OUT} - every) == []
-
-
-def test_running_statistics_of_instances_are_refused_in_training() -> None:
-    module, x = nn.InstanceNorm1d(4, track_running_stats=True), modules.LINES
-    with pytest.raises(UnsupportedError, match="running statistics of instances"):
-        programs.Traced(module, x, training=True)
-    programs.compare(module, x, training=False)
