@@ -284,7 +284,8 @@ UNARY: dict[str, Callable[[Node], Node]] = {
 SAME = {
     "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
     "arctanh": "atanh", "fix": "trunc", "negative": "neg", "special_expit": "sigmoid", "special_expm1": "expm1",
-    "special_exp2": "exp2", "special_log1p": "log1p", "special_erf": "erf", "special_erfc": "erfc", "alias_copy": "alias",
+    "special_exp2": "exp2", "special_log1p": "log1p", "special_erf": "erf", "special_erfc": "erfc",
+    "alias_copy": "alias",
 }  # fmt: skip
 
 
@@ -298,9 +299,9 @@ def _sign(x: Node) -> Node:
 
 def _held(x: Node, low: Number, high: Number) -> Node:
     """x within the bounds; no gradient at a bound."""
-    low, high = (cast(bound, x.dtype) for bound in (low, high))
-    within = ops.logical_and(ops.greater(x, low), ops.less(x, high))
-    return ops.where(within, x, ops.stop_gradient(ops.minimum(ops.maximum(x, low), high)))
+    least, most = cast(low, x.dtype), cast(high, x.dtype)
+    within = ops.logical_and(ops.greater(x, least), ops.less(x, most))
+    return ops.where(within, x, ops.stop_gradient(ops.minimum(ops.maximum(x, least), most)))
 
 
 def _hardswish(x: Node) -> Node:

@@ -31,8 +31,8 @@ def _no_error(x: Node) -> Node:
 
 @aten("linalg_cholesky.default", "cholesky.default")
 def cholesky(at: OpContext, self: Node, upper: bool = False) -> Node:
-    """The lower triangle L with L Lᵀ = A, or its transpose"""
-    lower = ops.cholesky(self)
+    """The lower triangle L with L Lᵀ = A, or its transpose; of A one triangle counts"""
+    lower = ops.cholesky(_symmetric(at, self, "U" if upper else "L"))
     return _turned(lower) if upper else lower
 
 

@@ -28,7 +28,9 @@ def linear(at: OpContext, input: Node, weight: Node, bias: Node | None = None) -
     return y if bias is None else ops.add(y, bias)
 
 
-@aten("matmul.default", "mm.default", "bmm.default", "mv.default", "dot.default", "vdot.default", "linalg_matmul.default")
+@aten(
+    "matmul.default", "mm.default", "bmm.default", "mv.default", "dot.default", "vdot.default", "linalg_matmul.default"
+)
 def matmul(at: OpContext, self: Node, other: Node) -> Node:
     """The product of matrices, over all leading axes; a vector is a row, or a column"""
     a, b = cast(self, at.dtype), cast(other, at.dtype)
@@ -94,7 +96,11 @@ def cross(at: OpContext, self: Node, other: Node, dim: int | None = -1) -> Node:
     """The vectors at right angles to both; axes of 3 elements"""
     shape = np.broadcast_shapes(self.shape, other.shape)
     a, b = (ops.broadcast_to(cast(x, at.dtype), shape) for x in (self, other))
-    axis = shape.index(3) if dim is None or (at.name == "cross.default" and dim == -1 and shape[-1] != 3) else dim % len(shape)
+    axis = (
+        shape.index(3)
+        if dim is None or (at.name == "cross.default" and dim == -1 and shape[-1] != 3)
+        else dim % len(shape)
+    )
     x, y = ([ops.part(v, axis, k, k + 1) for k in range(3)] for v in (a, b))
     parts = [ops.sub(x[i] * y[k], x[k] * y[i]) for i, k in ((1, 2), (2, 0), (0, 1))]
     return ops.concat(*parts, axis=axis)

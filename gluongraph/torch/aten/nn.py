@@ -237,7 +237,9 @@ def _members(offsets: Node, bags: int, n: int, counted: Node | None) -> Node:
     begun = ops.greater_equal(ops.iota((offsets.ty.size, n), 1, "i64"), begins)
     ended = ops.part(begun, 0, 1, offsets.ty.size)
     if offsets.ty.size == bags:
-        ended = ops.concat(ended, ops.full((1, n), False, "bool"), axis=0) if bags > 1 else ops.full((1, n), False, "bool")
+        ended = (
+            ops.concat(ended, ops.full((1, n), False, "bool"), axis=0) if bags > 1 else ops.full((1, n), False, "bool")
+        )
         within = ops.logical_and(begun, ops.logical_not(ended))
     else:
         within = ops.logical_and(ops.part(begun, 0, 0, bags), ops.logical_not(ended))

@@ -127,7 +127,9 @@ def layer_norm(
     dtype = input.dtype if weight is None else weight.dtype
     y = ops.layer_norm(cast(rows, dtype), _vector(weight, n, 1.0, dtype), _vector(bias, n, 0.0, dtype), -1, eps)
     y = cast(ops.reshape(y, input.shape), input.dtype)
-    return [y, *_moments(rows, (rows.ty.rank - 1,), eps, input.ty.rank)] if at.name.startswith("native") else y
+    if not at.name.startswith("native"):
+        return y
+    return [y, *map(ops.stop_gradient, _moments(rows, (rows.ty.rank - 1,), eps, input.ty.rank))]
 
 
 def _moments(x: Node, axes: tuple[int, ...], eps: float, rank: int) -> list[Node]:

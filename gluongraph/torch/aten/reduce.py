@@ -199,7 +199,9 @@ def vector_norm(
 def size_to(x: Node, order: Number) -> Node:
     """|x| ** order, with the gradient 0 at 0."""
     nothing = ops.equal(x, 0.0)
-    return ops.where(nothing, 0.0 if order > 0 else math.inf, ops.pow(ops.abs(ops.where(nothing, 1.0, x)), float(order)))
+    return ops.where(
+        nothing, 0.0 if order > 0 else math.inf, ops.pow(ops.abs(ops.where(nothing, 1.0, x)), float(order))
+    )
 
 
 @aten("dist.default")
@@ -225,7 +227,9 @@ def linalg_norm(
     summed, other = (row, column) if abs(ord) == 1 else (column, row)
     sums = ops.sum(ops.abs(cast(self, at.dtype)), (summed,), True)
     found = (ops.amax if ord > 0 else ops.amin)(sums, (other,), True)
-    return found if keepdim else ops.reshape(found, tuple(n for a, n in enumerate(self.shape) if a not in (row, column)))
+    return (
+        found if keepdim else ops.reshape(found, tuple(n for a, n in enumerate(self.shape) if a not in (row, column)))
+    )
 
 
 @aten("renorm.default")
@@ -336,9 +340,11 @@ def msort(at: OpContext, self: Node) -> Node:
 
 
 @aten("argsort.default", "argsort.stable")
-def argsort(at: OpContext, self: Node, *args: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Node:
+def argsort(
+    at: OpContext, self: Node, *args: Any, dim: int = -1, descending: bool = False, stable: bool = False
+) -> Node:
     """Where the elements in order were"""
-    dim, descending = [*args, *(dim, descending)[len(args) :]]
+    dim, descending = (*args, *(dim, descending)[len(args) :])
     return _order(self, dim % max(self.ty.rank, 1), descending)
 
 
@@ -426,13 +432,23 @@ _median("nanmedian", True)
 def _quantile(name: str, ignoring: bool) -> None:
     @aten(f"{name}.default", f"{name}.scalar")
     def quantile(
-        at: OpContext, self: Node, q: Any, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+        at: OpContext,
+        self: Node,
+        q: Any,
+        dim: int | None = None,
+        keepdim: bool = False,
+        *,
+        interpolation: str = "linear",
     ) -> Node:
         flat = dim is None or not self.ty.rank
         x, axis = (ops.reshape(self, (self.ty.size,)), 0) if flat else (self, (dim or 0) % self.ty.rank)
         shares = ops.reshape(q, (q.ty.size,)) if isinstance(q, Node) else ops.full((1,), q, x.dtype)
         found = _ranked(x, axis, shares, interpolation, ignoring)  # the shares as the last axis
-        shape = tuple(1 if a == axis or dim is None else n for a, n in enumerate(self.shape)) if keepdim else found.shape[:-1]
+        shape = (
+            tuple(1 if a == axis or dim is None else n for a, n in enumerate(self.shape))
+            if keepdim
+            else found.shape[:-1]
+        )
         many = isinstance(q, Node) and q.ty.rank == 1
         return ops.reshape(ops.moveaxis(found, -1, 0), ((shares.ty.size, *shape) if many else shape))
 

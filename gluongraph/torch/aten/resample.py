@@ -20,7 +20,9 @@ Ints = Sequence[int]
 Scales = Sequence[float | None] | None
 
 
-def _targets(x: Node, size: Ints | None, factors: Scales | float, *more: float | None) -> tuple[list[int], list[float | None]]:
+def _targets(
+    x: Node, size: Ints | None, factors: Scales | float, *more: float | None
+) -> tuple[list[int], list[float | None]]:
     """The new extents, and the factors where those were given."""
     extents = x.shape[2:]
     if size is not None:
@@ -148,7 +150,10 @@ def grid_sampler(
     """Samples of images or volumes at points (x, y) or (x, y, z) between -1 and 1"""
     size, last = input.shape[2:], grid.ty.rank - 1
     points = [ops.reshape(ops.part(grid, last, k, k + 1), grid.shape[:-1]) for k in range(len(size))][::-1]
-    places = [((v + 1.0) * ((n - 1) / 2) if align_corners else ((v + 1.0) * n - 1.0) / 2.0) for v, n in zip(points, size, strict=True)]
+    places = [
+        ((v + 1.0) * ((n - 1) / 2) if align_corners else ((v + 1.0) * n - 1.0) / 2.0)
+        for v, n in zip(points, size, strict=True)
+    ]
 
     def held(v: Node, n: int) -> Node:
         return _within(v, n, padding_mode, align_corners)

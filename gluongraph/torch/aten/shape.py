@@ -157,7 +157,9 @@ def transpose(at: OpContext, self: Node, dim0: int, dim1: int) -> Node:
     return ops.transpose(self, tuple(order)) if order else self
 
 
-@aten("t.default", "t_copy.default", "numpy_T.default", "mT.default", "matrix_H.default", "mH.default", "adjoint.default")
+@aten(
+    "t.default", "t_copy.default", "numpy_T.default", "mT.default", "matrix_H.default", "mH.default", "adjoint.default"
+)
 def t(at: OpContext, self: Node) -> Node:
     """The last two axes exchanged"""
     return self if self.ty.rank < 2 else transpose(at, self, -1, -2)
@@ -407,7 +409,7 @@ def diagonal_scatter(at: OpContext, self: Node, src: Node, offset: int = 0, dim1
     order = [*(k for k in range(self.ty.rank) if k not in (a, b)), a, b]
     spread = ops.reshape(spread, (*src.shape[:-1], n, m))
     back = ops.transpose(spread, [order.index(k) for k in range(self.ty.rank)])
-    hit = ops.reshape(constant(np.isin(np.arange(n * m), places)), (n, m) if a < b else (n, m))
+    hit = ops.reshape(constant(np.isin(np.arange(n * m), places)), (n, m))
     lined = ops.reshape(hit, (*(1,) * (self.ty.rank - 2), n, m))
     return ops.where(ops.transpose(lined, [order.index(k) for k in range(self.ty.rank)]), back, self)
 
@@ -434,7 +436,7 @@ def _at_least(x: Node, rank: int) -> Node:
     """With more axes: (n) becomes (1, n), or (1, n, 1); (n, m) becomes (n, m, 1)."""
     if x.ty.rank >= rank:
         return x
-    shape = {0: (1,) * rank, 1: (1, *x.shape, 1)[: rank], 2: (*x.shape, 1)}[x.ty.rank]
+    shape = {0: (1,) * rank, 1: (1, *x.shape, 1)[:rank], 2: (*x.shape, 1)}[x.ty.rank]
     return ops.reshape(x, x.shape if rank == 1 and x.ty.rank else shape)
 
 

@@ -75,8 +75,8 @@ def polygamma(at: OpContext, n: int, self: Node) -> Node:
 
 
 def _polygamma(n: int, x: Node) -> Node:
-    """(-1) ** (n + 1) n! Σ 1 / (x + k) ** (n + 1): the first terms, and the expansion of the rest; of n = 1 also below 0,
-    by ψ'(1 - x) + ψ'(x) = (π / sin(π x))²."""
+    """(-1) ** (n + 1) n! Σ 1 / (x + k) ** (n + 1): the first terms, and the expansion of the rest; of n = 1 also below
+    0, by ψ'(1 - x) + ψ'(x) = (π / sin(π x))²."""
     below = ops.less(x, 0.5)
     at = ops.where(below, 1.0 - x, x) if n == 1 else x
     total = ops.const(0.0, x.dtype, x.shape)

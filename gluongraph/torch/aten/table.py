@@ -42,7 +42,8 @@ _FACTORIZATIONS = (
     "linalg_householder_product", "linalg_lstsq", "linalg_matrix_exp", "matrix_exp", "linalg_ldl_factor",
 )  # fmt: skip
 _TRANSFORMS = (
-    "fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn", "irfftn",
+    "fft", "ifft", "rfft", "irfft", "hfft", "ihfft", "fft2", "ifft2", "rfft2", "irfft2", "fftn", "ifftn", "rfftn",
+    "irfftn",
 )  # fmt: skip
 _STRIDES = ("it depends on how elements lie in memory", "view, permute, select, unfold")
 _BACKWARD = ("it is part of a backward pass, which is made here", "trace the forward pass alone")

@@ -84,17 +84,23 @@ def _compare_gradients(traced: Traced, expected: Any, given: Any, parameters: An
             traced.env[head] = to_numpy(weight).copy()
             heads.append((node, head))
             theirs.append((tensor, weight))
-    floats = [(f"input {k}", n, t) for k, (n, t) in enumerate(zip(traced.inputs, given, strict=True)) if t.requires_grad]
+    floats = [
+        (f"input {k}", n, t) for k, (n, t) in enumerate(zip(traced.inputs, given, strict=True)) if t.requires_grad
+    ]
     named = [(name, n, t) for (name, t), n in zip(parameters, traced.parameters, strict=True) if t.requires_grad]
     wanted = [*floats, *named]
     if not heads or not wanted:
         return
-    want = torch.autograd.grad([t for t, _ in theirs], [t for *_, t in wanted], [w for _, w in theirs], allow_unused=True)
+    want = torch.autograd.grad(
+        [t for t, _ in theirs], [t for *_, t in wanted], [w for _, w in theirs], allow_unused=True
+    )
     found = gradients([n for n, _ in heads], [h for _, h in heads], [n for _, n, _ in wanted])
     arrays = iter(traced.values([n for n in found if n is not None]))
     for (name, _, tensor), node, expected_one in zip(wanted, found, want, strict=True):
         mine = np.zeros(tuple(tensor.shape)) if node is None else next(arrays)
-        _close(mine, torch.zeros_like(tensor) if expected_one is None else expected_one, tolerance, f"gradient of {name}")
+        _close(
+            mine, torch.zeros_like(tensor) if expected_one is None else expected_one, tolerance, f"gradient of {name}"
+        )
 
 
 def _close(mine: Any, theirs: Any, tolerance: float, what: str) -> None:

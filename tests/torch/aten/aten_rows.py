@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from gluongraph import ops
-from gluongraph.errors import UnsupportedError
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Node, TensorType
 from gluongraph.ops.autodiff import gradients
@@ -95,12 +94,14 @@ def as_list(made: Any) -> list[Any]:
     return list(made) if isinstance(made, (list, tuple)) else [made]
 
 
-def build(key: str, args: Any, kwargs: Any, expected: Sequence[Any], seed: int = 0) -> tuple[list[Any], dict[Any, Any]]:
-    """The results of the row as nodes, and the arrays of their inputs."""
+def build(
+    key: str, args: Any, kwargs: Any, expected: Sequence[Any], seed: int = 0, prefix: str = ""
+) -> tuple[list[Any], dict[Any, Any]]:
+    """The results of the row as nodes, and the arrays of their inputs, whose names have the prefix."""
     env: dict[Any, Any] = {}
 
     def leaf(t: Any) -> Node:
-        node = ops.input(f"x{len(env)}", TensorType(tuple(t.shape), DTYPE_NAMES[str(t.dtype)]))
+        node = ops.input(f"{prefix}x{len(env)}", TensorType(tuple(t.shape), DTYPE_NAMES[str(t.dtype)]))
         env[node] = to_numpy(t).copy()
         return node
 
@@ -143,7 +144,7 @@ def _same(got: Any, want: Any, tolerance: tuple[float, float], what: str) -> Non
 
 
 def _differentiable(key: str, args: Any, kwargs: Any) -> list[Any]:
-    """PyTorch's results, from floats that require a gradient, but for arguments of which it says that they have none."""
+    """PyTorch's results, of floats that require a gradient, but for arguments of which it says that they have none."""
     operator = torch_operator(key)
     names = [a.name for a in operator._schema.arguments]  # type: ignore[attr-defined]
     given = dict(zip(names, args, strict=False)) | kwargs
@@ -161,7 +162,9 @@ def _differentiable(key: str, args: Any, kwargs: Any) -> list[Any]:
             given[found[1]].requires_grad_(False)
 
 
-def _compare_gradients(key: str, sample: Sample, args: Any, kwargs: Any, got: Sequence[Any], inputs: Any, env: Any) -> None:
+def _compare_gradients(
+    key: str, sample: Sample, args: Any, kwargs: Any, got: Sequence[Any], inputs: Any, env: Any
+) -> None:
     """The gradient of a weighted sum of all results."""
     leaves = list(tensors_of([args, kwargs]))
     results = _differentiable(key, args, kwargs)[: len(got)]

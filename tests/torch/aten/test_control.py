@@ -100,12 +100,12 @@ def test_autocast_computes_in_its_type() -> None:
 
 
 def test_loops_over_data_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="how often it runs depends on data(.|\n)*help: .*scan"):
+    with pytest.raises(UnsupportedError, match=r"how often it runs depends on data(.|\n)*help: .*scan"):
         programs.Traced(until_large, (X,), training=True)
 
 
 def test_complex_numbers_and_singular_values_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match="fft_rfft.*complex"):
+    with pytest.raises(UnsupportedError, match=r"fft_rfft.*complex"):
         programs.Traced(lambda x: torch.fft.rfft(x).abs(), (X,), training=True)
     with pytest.raises(UnsupportedError, match=r"linalg_svdvals|_linalg_svd"):
         programs.Traced(lambda x: torch.linalg.svdvals(x), (X,), training=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 import aten_rows as rows  # noqa: E402
 from aten_samples import SAMPLES, b, f, t  # noqa: E402
 
+from gluongraph.errors import UnsupportedError  # noqa: E402
 from gluongraph.torch.aten.draws import draws_of  # noqa: E402
 from gluongraph.torch.aten.table import ATEN, IGNORED, REFUSED, TABLE  # noqa: E402
 
@@ -79,6 +82,24 @@ def test_every_row_is_an_operator_with_samples() -> None:
     for key in (*table, *(k.removeprefix(ATEN) for k in (*REFUSED, *IGNORED) if k.startswith(ATEN))):
         rows.torch_operator(key)  # PyTorch has it
     assert not set(TABLE) & (set(REFUSED) | IGNORED)
+
+
+def refused() -> str:
+    """The list of docs/pytorch.md: why, which operators, and the way out."""
+    named: dict[tuple[str, str], list[str]] = {}
+    for key, reason in REFUSED.items():
+        library, name, *overload = key.split(".")
+        short = name if library == "aten" else f"{library}.{name}"
+        if overload != ["default"] and any(k.startswith(f"{ATEN}{name}.") for k in TABLE):
+            short = f"{name}.{overload[0]}"  # others of the name are there
+        if not name.startswith("_"):
+            named.setdefault(reason, []).append(short)
+    lines = [f"* {why} (instead: {help}): {', '.join(f'`{n}`' for n in names)}" for (why, help), names in named.items()]
+    return "\n".join("\n".join(textwrap.wrap(line, 118, subsequent_indent="  ")) for line in lines)
+
+
+def test_the_page_lists_what_is_refused() -> None:
+    assert refused() in (Path(__file__).parents[3] / "docs" / "pytorch.md").read_text()
 
 
 def random_row(key: str, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int = 0) -> tuple[Any, Any]:
@@ -166,12 +187,14 @@ def test_masks_that_are_constants_are_indices() -> None:
     at: Any = rows.OpContext(None, "index.Tensor", ["f64"])  # type: ignore[arg-type]
     made = TABLE["aten.index.Tensor"](at, leaf, [ops.literal(mask.numpy())])
     np.testing.assert_array_equal(rows.evaluated([made], {leaf: x.numpy()})[0], x[mask].numpy())
-    with pytest.raises(rows.UnsupportedError, match="a mask depend on data"):
+    with pytest.raises(UnsupportedError, match="a mask depend on data"):
         TABLE["aten.index.Tensor"](at, leaf, [ops.input("m", TensorType((3,), "bool"))])
     assert b(3).dtype == torch.bool
 
 
-@pytest.mark.parametrize("key", sorted(k for k in TABLE if k.split(".")[0] in ("_operator", "builtins", "math", "torch")))
+@pytest.mark.parametrize(
+    "key", sorted(k for k in TABLE if k.split(".")[0] in ("_operator", "builtins", "math", "torch"))
+)
 def test_arithmetic_on_sizes(key: str) -> None:
     library, name = key.split(".")
     if library == "torch":
