@@ -340,11 +340,8 @@ def msort(at: OpContext, self: Node) -> Node:
 
 
 @aten("argsort.default", "argsort.stable")
-def argsort(
-    at: OpContext, self: Node, *args: Any, dim: int = -1, descending: bool = False, stable: bool = False
-) -> Node:
+def argsort(at: OpContext, self: Node, dim: int = -1, descending: bool = False, *, stable: bool = False) -> Node:
     """Where the elements in order were"""
-    dim, descending = (*args, *(dim, descending)[len(args) :])
     return _order(self, dim % max(self.ty.rank, 1), descending)
 
 
