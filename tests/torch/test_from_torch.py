@@ -268,6 +268,12 @@ def test_a_custom_operator() -> None:
     np.testing.assert_array_equal(net(nd.ones(3)).asnumpy(), [2.0, 2.0, 2.0])
 
 
+def test_one_tensor_as_two_arguments() -> None:
+    x = torch.ones(3)
+    net = mx.from_torch(lambda a, b: a - 2 * b, (x, x))
+    np.testing.assert_array_equal(net(nd.array([1, 2, 3]), nd.array([10, 10, 20])).asnumpy(), [-19, -18, -37])
+
+
 def test_branches() -> None:
     def branch(x: Any) -> Any:
         return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,))

@@ -113,6 +113,20 @@ def pow_tensor(at: OpContext, self: Value, exponent: Value) -> Node:
     return power(cast(self, at.dtype), cast(exponent, at.dtype))
 
 
+@aten("float_power.Tensor_Tensor", "float_power.Tensor_Scalar", "float_power.Scalar")
+def float_power(at: OpContext, self: Value, exponent: Value) -> Node:
+    """x ** y in float64"""
+    return power(cast(self, at.dtype), cast(exponent, at.dtype))
+
+
+@aten("angle.default")
+def angle(at: OpContext, self: Node) -> Node:
+    """π below 0, else 0"""
+    x = cast(self, at.dtype)
+    found = ops.where(ops.less(x, 0.0), cast(math.pi, at.dtype), cast(0, at.dtype))
+    return ops.where(ops.isnan(x), ops.stop_gradient(x), found)
+
+
 def power(x: Node, y: Node) -> Node:
     """x ** y, whose gradient for x is 0 where y is 0 (it would be 0 / 0 at 0)."""
     if not is_float(x.dtype):
@@ -523,6 +537,7 @@ def _asked(name: str, build: Callable[[Node], Node], of_integers: bool) -> None:
 _asked("isnan", ops.isnan, False)
 _asked("isfinite", ops.isfinite, True)
 _asked("isinf", _is_endless, False)
+_asked("isreal", lambda x: ops.full(x.shape, True, "bool"), True)
 _asked("isposinf", lambda x: ops.equal(x, math.inf), False)
 _asked("isneginf", lambda x: ops.equal(x, -math.inf), False)
 

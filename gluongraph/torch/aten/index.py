@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +14,23 @@ from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.ir.graph import Node
 from gluongraph.torch.aten.context import Number, OpContext, Value, cast, constant, promoted
 from gluongraph.torch.aten.nn import rows_of
-from gluongraph.torch.aten.table import aten
+from gluongraph.torch.aten.table import Builder, aten
+
+
+def _with_axis(build: Builder) -> Builder:
+    """The builder, for arrays without axes too: they and their sources have one element then."""
+
+    @functools.wraps(build)
+    def built(at: OpContext, self: Node, dim: int, index: Node, value: Value, *args: Any, **how: Any) -> Node:
+        if self.ty.rank:
+            return build(at, self, dim, index, value, *args, **how)
+        index = ops.reshape(index, (index.ty.size,))
+        source = value
+        if isinstance(value, Node) and not at.name.startswith("index_fill"):
+            source = ops.reshape(value, (value.ty.size,))
+        return ops.reshape(build(at, ops.reshape(self, (1,)), 0, index, source, *args, **how), ())
+
+    return built
 
 
 @aten("index_select.default")
@@ -136,6 +153,7 @@ def written(x: Node, row: Node, updates: Node, accumulate: bool) -> Node:
 
 
 @aten("index_add.default")
+@_with_axis
 def index_add(at: OpContext, self: Node, dim: int, index: Node, source: Node, *, alpha: Number = 1) -> Node:
     """x with slices added at the indices along an axis"""
     axis = dim % self.ty.rank
@@ -145,6 +163,7 @@ def index_add(at: OpContext, self: Node, dim: int, index: Node, source: Node, *,
 
 
 @aten("index_copy.default")
+@_with_axis
 def index_copy(at: OpContext, self: Node, dim: int, index: Node, source: Node) -> Node:
     """x with slices in place of those at the indices along an axis"""
     axis = dim % self.ty.rank
@@ -152,6 +171,7 @@ def index_copy(at: OpContext, self: Node, dim: int, index: Node, source: Node) -
 
 
 @aten("index_fill.int_Scalar", "index_fill.int_Tensor")
+@_with_axis
 def index_fill(at: OpContext, self: Node, dim: int, index: Node, value: Value) -> Node:
     """x with a number in the slices at the indices along an axis"""
     axis = dim % self.ty.rank
@@ -232,6 +252,7 @@ def scatter_value_reduce(at: OpContext, self: Node, dim: int, index: Node, value
 
 
 @aten("index_reduce.default")
+@_with_axis
 def index_reduce(
     at: OpContext, self: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True
 ) -> Node:

@@ -42,6 +42,12 @@ def cholesky_ex(at: OpContext, self: Node, *, upper: bool = False, check_errors:
     return [cholesky(at, self, upper), _no_error(self)]
 
 
+@aten("qr.default")
+def qr_of(at: OpContext, self: Node, some: bool = True) -> list[Node]:
+    """The same by its older name"""
+    return qr(at, self, "reduced" if some else "complete")
+
+
 @aten("linalg_qr.default")
 def qr(at: OpContext, A: Node, mode: str = "reduced") -> list[Node]:
     """Q with orthonormal columns and the upper triangle R, with A = Q R"""

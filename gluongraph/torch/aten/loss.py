@@ -245,7 +245,7 @@ def multi_margin(
 @aten("multilabel_margin_loss.default")
 def multilabel_margin(at: OpContext, self: Node, target: Node, reduction: int = MEAN) -> Node:
     """Σ over true and other classes max(0, 1 - (x[true] - x[other])) / classes; the true ones end at the first -1"""
-    x, t = (v if v.ty.rank == 2 else ops.expand_dims(v, 0) for v in (self, target))
+    x, t = (v if v.ty.rank == 2 else ops.reshape(v, (1, v.ty.size)) for v in (self, target))
     n, classes = x.shape
     ended = ops.greater(ops.cumsum(cast(ops.less(t, 0), "i32"), 1), 0)
     true = ops.where(ended, 0, t)

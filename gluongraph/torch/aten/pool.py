@@ -121,7 +121,10 @@ def max_unpool(at: OpContext, self: Node, indices: Node, output_size: Ints, *how
     base = ops.iota((rows, 1), 0, "i64") * count
     place = ops.add(ops.reshape(cast(indices, "i64"), (rows, indices.ty.size // rows)), base)
     zeros = ops.full((rows * count,), 0, self.dtype)
-    made = written(zeros, ops.reshape(place, (place.ty.size,)), ops.reshape(self, (self.ty.size,)), False)
+    row, new = ops.reshape(place, (place.ty.size,)), ops.reshape(self, (self.ty.size,))
+    made = ops.stop_gradient(written(zeros, row, new, False))
+    # The gradient of a place goes to all that were written there: windows that overlap write one element twice.
+    made = ops.add(made, ops.scatter_add(zeros, row, ops.sub(new, ops.stop_gradient(new))))
     return ops.reshape(made, (*lead, *output_size))
 
 

@@ -154,6 +154,10 @@ rows(
 rows("pow.Scalar", S(2, f(3)), S(1.5, f(3)), S(2, t([0, 3])), S(2.5, t([0, 3])), S(0, t([0.0, 2.0])))
 rows("pow.Scalar", S(1, f(2, 2)))
 ANGLES = t([[1.0, 1.0], [-1.0, 1.0], [1.0, -1.0], [-1.0, -1.0], [0.5, 0.0], [-0.5, 0.0], [0.0, 2.0], [0.0, -2.0]])
+rows("float_power.Tensor_Tensor", S(p(2, 3), f(3)), S(i(3, low=1), i(3)))
+rows("float_power.Tensor_Scalar", S(p(3), 2), S(p(3), -0.5), S(i(3), 2))
+rows("float_power.Scalar", S(2, f(3)), S(2, i(3)))
+rows("angle.default", S(t([-1.0, 2.0, 0.5])), S(t([NAN, 0.0]), grad=False), S(i(3)))
 rows("atan2.default arctan2.default", *PAIRS[:7], S(ANGLES[:, 0], ANGLES[:, 1]), S(i(3), nz(3)))
 rows("atan2.default", S(t([0.0, -0.0, 0.0, -0.0]), t([0.0, 0.0, -0.0, -0.0]), grad=False))
 rows("atan2.default", S(t([INF, -INF, 1.0]), t([1.0, 1.0, -INF]), grad=False))
@@ -298,6 +302,7 @@ rows("__lshift__.Scalar __rshift__.Scalar", S(t([5, -5, 127]), 2))
 SPECIAL = (S(t([NAN, INF, -INF, 1.0])), S(i(3)), S(t([NAN, INF, 1.0], f16)), S(b(3)))
 rows("isnan.default isfinite.default isinf.default isposinf.default isneginf.default signbit.default", *SPECIAL)
 rows("signbit.default", S(t([-0.0, 0.0, -1.0])))
+rows("isreal.default", S(f(3)), S(i(2)))
 rows("isclose.default", S(t([1.0, 1.0, NAN, INF]), t([1.0 + 1e-9, 1.1, NAN, INF])),
      S(t([NAN]), t([NAN]), 1e-5, 1e-8, True))
 CHOICES = (S(b(2, 3), f(3), f(2, 1)), S(b(3), f(3), i(3)), S(b(3), i(3), f(3).float()), S(b(1), f(), f(3)))
@@ -550,6 +555,7 @@ rows("cholesky_solve.default", S(f(3, 2), tri(3, 3), grad=False),
      S(f(3, 2), tri(3, 3).mT.contiguous(), True, grad=False))
 rows("cholesky_inverse.default", S(tri(3, 3), grad=False), S(tri(3, 3).mT.contiguous(), True, grad=False))
 rows("linalg_eigvalsh.default", S(spd(3, 3)), S(spd(2, 3, 3)))
+rows("qr.default", S(f(3, 3)))
 rows("linalg_qr.default", S(f(3, 3)), S(f(2, 4, 3)))
 
 
@@ -700,13 +706,13 @@ rows("index_put.default", *PUT, *(S(*s.args, True) for s in PUT[:9]), S(f(3, 4),
 rows("_unsafe_index_put.default", *PUT[:4])
 rows("put.default", S(f(2, 3), t([0, 5]), f(2)), S(f(2, 3), t([[0], [-1]]), f(2, 1), True),
      S(f(2, 3), t([1, 1]), f(2), True))
-rows("index_add.default", S(f(3, 2), 0, K, f(4, 2)), S(f(2, 3), -1, K, f(2, 4), alpha=-0.5),
+rows("index_add.default", S(f(), 0, t([0]), f()), S(f(3, 2), 0, K, f(4, 2)), S(f(2, 3), -1, K, f(2, 4), alpha=-0.5),
      S(f(3), 0, t([1]), f(1)), S(i(3), 0, K, i(4), alpha=2), S(f(3, 2), 0, K.int(), f(4, 2)))
-rows("index_copy.default", S(f(3, 2), 0, t([2, 0]), f(2, 2)), S(f(2, 3), -1, t([2, 0]), f(2, 2)),
+rows("index_copy.default", S(f(), 0, t([0]), f(1), grad=False), S(f(), 0, t([0]), f()), S(f(3, 2), 0, t([2, 0]), f(2, 2)), S(f(2, 3), -1, t([2, 0]), f(2, 2)),
      S(b(3), 0, t([1]), b(1)), S(i(3), 0, t([1]), i(1)))
-rows("index_fill.int_Scalar", S(f(3, 2), 0, t([2, 0, 2]), 1.5), S(f(2, 3), -1, t([1]), -1), S(i(3), 0, t([1]), 7),
+rows("index_fill.int_Scalar", S(f(), 0, t([0]), 1.5), S(f(3, 2), 0, t([2, 0, 2]), 1.5), S(f(2, 3), -1, t([1]), -1), S(i(3), 0, t([1]), 7),
      S(b(3), 0, t([1]), True))
-rows("index_fill.int_Tensor", S(f(3, 2), 0, t([2, 0, 2]), t(1.5)), S(f(3), 0, t([1]), f()))
+rows("index_fill.int_Tensor", S(f(), 0, t([0]), f()), S(f(3, 2), 0, t([2, 0, 2]), t(1.5)), S(f(3), 0, t([1]), f()))
 for _way in ("sum", "prod", "mean", "amax", "amin"):
     for _self in (True, False):
         if _way == "sum":
@@ -802,7 +808,8 @@ rows("max_pool1d_with_indices.default", S(f(2, 2, 7), [3]), S(TIES, [2], [1]))
 rows("max_pool2d_with_indices.default", S(f(2, 2, 5, 6), [2, 3]),
      S(f(1, 2, 5, 6), [3, 2], [2, 2], [1, 1], [1, 1], True), S(f(1, 1, 5, 5), [2, 2], [1, 1], [1, 1], [2, 2]))
 rows("max_pool3d_with_indices.default", S(f(1, 2, 4, 4, 3), [2, 2, 2]))
-rows("max_unpool2d.default", S(f(1, 1, 2, 2), t([[[[0, 3], [9, 15]]]]), [4, 4]),
+rows("max_unpool2d.default", S(t([[[[1.0, 1.0]]]]), t([[[[2, 2]]]]), [2, 2]),
+     S(f(1, 1, 2, 2), t([[[[0, 3], [9, 15]]]]), [4, 4]),
      S(f(1, 2, 2), t([[[0, 3], [9, 15]]]), [4, 4]))
 rows("max_unpool3d.default", S(f(1, 1, 1, 2, 2), t([[[[[0, 3], [9, 15]]]]]), [1, 4, 4], [2, 2, 2], [0, 0, 0]))
 AVERAGED = ((), ([2],), ([2], [1], True), ([2], [1], True, False), ([3], [1], False, False))
@@ -939,7 +946,7 @@ for _r in (0, 1, 2):
          S(f(3), t(1), p(3), _r, -100, 0.1), S(f(3), unit(3), None, _r))
     rows("multi_margin_loss.default", S(f(4, 3), t([0, 2, 1, 2]), 1, 1, None, _r),
          S(f(4, 3), t([0, 2, 1, 2]), 2, 0.5, p(3), _r), S(f(3), t(1), 1, 1, None, _r))
-    rows("multilabel_margin_loss.default", S(f(2, 4), t([[3, 0, -1, 1], [1, -1, 0, 0]]), _r),
+    rows("multilabel_margin_loss.default", S(f(), t(0), _r), S(f(2, 4), t([[3, 0, -1, 1], [1, -1, 0, 0]]), _r),
          S(f(4), t([3, 0, -1, 1]), _r))
     rows("triplet_margin_loss.default", S(f(4, 3), f(4, 3), f(4, 3), 1.0, 2.0, 1e-6, False, _r),
          S(f(4, 3), f(4, 3), f(4, 3), 5.0, 1.0, 1e-6, True, _r),
