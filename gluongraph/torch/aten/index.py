@@ -23,7 +23,8 @@ def _with_axis(build: Builder) -> Builder:
     @functools.wraps(build)
     def built(at: OpContext, self: Node, dim: int, index: Node, value: Value, *args: Any, **how: Any) -> Node:
         if self.ty.rank:
-            return build(at, self, dim, index, value, *args, **how)
+            made: Node = build(at, self, dim, index, value, *args, **how)
+            return made
         index = ops.reshape(index, (index.ty.size,))
         source = value
         if isinstance(value, Node) and not at.name.startswith("index_fill"):

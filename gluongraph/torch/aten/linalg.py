@@ -125,7 +125,9 @@ def solve(at: OpContext, A: Node, B: Node, *, left: bool = True, check_errors: b
     inverted = ops.inverse(A)
     x = matmul(at, inverted, b) if left else matmul(at, b, inverted)
     x = ops.reshape(x, x.shape[:-1]) if vector else x
-    return x if at.name == "linalg_solve.default" else [x]
+    if at.name == "linalg_solve.default":
+        return x
+    return [x] if at.name.startswith("_") else [x, _no_error(A)]
 
 
 @aten("linalg_solve_triangular.default")

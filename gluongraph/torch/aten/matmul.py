@@ -110,6 +110,11 @@ def cross(at: OpContext, self: Node, other: Node, dim: int | None = -1) -> Node:
 def tensordot(at: OpContext, self: Node, other: Node, dims_self: Sequence[int], dims_other: Sequence[int]) -> Node:
     """Sums over pairs of axes"""
     a, b = ([d % x.ty.rank for d in dims] for x, dims in ((self, dims_self), (other, dims_other)))
+    for i, k in zip(a, b, strict=True):  # an extent of 1 meets all of the other
+        if self.shape[i] == 1 and other.shape[k] > 1:
+            other = ops.sum(other, (k,), True)
+        elif other.shape[k] == 1 and self.shape[i] > 1:
+            self = ops.sum(self, (i,), True)
     left = [k for k in range(self.ty.rank) if k not in a]
     right = [k for k in range(other.ty.rank) if k not in b]
     depth = math.prod(self.shape[k] for k in a)

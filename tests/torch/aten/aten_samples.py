@@ -514,7 +514,8 @@ rows("chain_matmul.default linalg_multi_dot.default", S([f(2, 3), f(3, 4), f(4, 
 rows("linalg_multi_dot.default", S([f(3), f(3, 4), f(4)]))
 rows("matrix_power.default linalg_matrix_power.default", S(f(3, 3), 0), S(f(3, 3), 1), S(f(3, 3), 3),
      S(f(2, 3, 3), 5))
-rows("tensordot.default", S(f(2, 3, 4), f(4, 3, 5), [1, 2], [1, 0]), S(f(2, 3), f(3, 2), [1], [0]),
+rows("tensordot.default", S(f(2, 1), f(3, 2), [1], [0]), S(f(2, 3), f(1, 2), [1], [0]),
+     S(f(2, 3, 4), f(4, 3, 5), [1, 2], [1, 0]), S(f(2, 3), f(3, 2), [1], [0]),
      S(f(2), f(3), [], []))
 rows("block_diag.default", S([f(2, 3), f(1, 2), f(3)]))
 rows("linalg_vecdot.default", S(f(2, 3), f(2, 3)), S(f(2, 3), f(2, 3), dim=0))
@@ -708,9 +709,11 @@ rows("put.default", S(f(2, 3), t([0, 5]), f(2)), S(f(2, 3), t([[0], [-1]]), f(2,
      S(f(2, 3), t([1, 1]), f(2), True))
 rows("index_add.default", S(f(), 0, t([0]), f()), S(f(3, 2), 0, K, f(4, 2)), S(f(2, 3), -1, K, f(2, 4), alpha=-0.5),
      S(f(3), 0, t([1]), f(1)), S(i(3), 0, K, i(4), alpha=2), S(f(3, 2), 0, K.int(), f(4, 2)))
-rows("index_copy.default", S(f(), 0, t([0]), f(1), grad=False), S(f(), 0, t([0]), f()), S(f(3, 2), 0, t([2, 0]), f(2, 2)), S(f(2, 3), -1, t([2, 0]), f(2, 2)),
+rows("index_copy.default", S(f(), 0, t([0]), f(1), grad=False), S(f(), 0, t([0]), f()),
+     S(f(3, 2), 0, t([2, 0]), f(2, 2)), S(f(2, 3), -1, t([2, 0]), f(2, 2)),
      S(b(3), 0, t([1]), b(1)), S(i(3), 0, t([1]), i(1)))
-rows("index_fill.int_Scalar", S(f(), 0, t([0]), 1.5), S(f(3, 2), 0, t([2, 0, 2]), 1.5), S(f(2, 3), -1, t([1]), -1), S(i(3), 0, t([1]), 7),
+rows("index_fill.int_Scalar", S(f(), 0, t([0]), 1.5), S(f(3, 2), 0, t([2, 0, 2]), 1.5), S(f(2, 3), -1, t([1]), -1),
+     S(i(3), 0, t([1]), 7),
      S(b(3), 0, t([1]), True))
 rows("index_fill.int_Tensor", S(f(), 0, t([0]), f()), S(f(3, 2), 0, t([2, 0, 2]), t(1.5)), S(f(3), 0, t([1]), f()))
 for _way in ("sum", "prod", "mean", "amax", "amin"):
