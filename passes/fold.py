@@ -68,7 +68,8 @@ def _splat(n: Node) -> Node | None:
     if kind == "elementwise":
         scalars = [np.full((), s.attrs["value"], numpy_dtype(s.dtype)) for s in n.src]
         return _const(_run(n.op.numpy, scalars, n.attrs), n.ty)
-    extra = [n.attrs["value"]] if name == "pad" else []
+    # What movement adds of its own: the frame of `pad`, and zeros where windows of `depth_windows` reach outside.
+    extra = [n.attrs["value"]] if name == "pad" else [0] if n.attrs.get("padding") else []
     same = len({attr_key(_number(np.array(v, numpy_dtype(n.dtype)), n.dtype)) for v in (*values, *extra)}) == 1
     if same and (kind == "movement" or (name in ("max", "min") and n.src[0].ty.size)):
         return ops.const(values[0], dtype=n.dtype, shape=n.shape)

@@ -17,6 +17,7 @@ from typing import Any
 from gluongraph.errors import MXNetError, Origin, UnsupportedError, is_own_file, with_user_location
 from gluongraph.host.interrupts import import_whole
 from gluongraph.torch.aten.context import DTYPE_NAMES
+from gluongraph.torch.traceable import traceable
 
 
 class ExportError(UnsupportedError):
@@ -43,16 +44,31 @@ def torch() -> Any:
         raise MXNetError(with_user_location("PyTorch is not installed", help="pip install torch")) from error
 
 
+def _distinct(args: Any, kwargs: Any) -> Any:
+    """The arguments, those that are one tensor apart: torch.export takes arguments that are one for one input, and the
+    program would read the first of two arrays for both."""
+    seen: set[int] = set()
+
+    def apart(value: Any) -> Any:
+        if id(value) in seen and isinstance(value, torch().Tensor):
+            return value.clone()
+        seen.add(id(value))
+        return value
+
+    return torch().utils._pytree.tree_map(apart, (args, kwargs))
+
+
 def export(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any) -> Exported:
     """The program of a module for arguments like these, in the mode that the module is in.
 
     Raises:
         ExportError: torch.export cannot trace it.
     """
-    with quiet(), _silent():
+    with quiet(), _silent(), traceable(torch()):
         try:
             how = {"strict": False, "prefer_deferred_runtime_asserts_over_guards": True}
-            traced = torch().export.export(module, args, dict(kwargs), dynamic_shapes=dynamic_shapes, **how)
+            args, named = _distinct(args, dict(kwargs))
+            traced = torch().export.export(module, args, named, dynamic_shapes=dynamic_shapes, **how)
             lines = dict(_lines(traced.graph_module))
             _detach_no_grad(traced.graph_module)
             program = traced.run_decompositions({})

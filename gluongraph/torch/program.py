@@ -8,17 +8,10 @@ from typing import Any
 
 from gluongraph.errors import ShapeError, UnsupportedError, with_user_location
 from gluongraph.torch.aten.context import DTYPE_NAMES
+from gluongraph.torch.aten.draws import draws_of
 from gluongraph.torch.aten.table import IGNORED, REFUSED, TABLE
 from gluongraph.torch.export import Exported, ExportError, quiet, torch
 from gluongraph.torch.tensors import to_numpy
-
-# Operators that draw random numbers: how often, by the arguments.
-_DROPS = {"dropout": (1, 2), "native_dropout": (1, 2), "feature_dropout": (1, 2), "alpha_dropout": (1, 2),
-          "feature_alpha_dropout": (1, 2)}  # fmt: skip  # where p and train stand
-_DRAWS = frozenset(
-    {"rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "uniform", "uniform_", "normal",
-     "normal_functional", "bernoulli", "bernoulli_", "exponential"}
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -228,16 +221,7 @@ class Fields(dict[str, Any]):
 
 def _draws(node: Any) -> int:
     """How many times an operator draws random numbers."""
-    name, args = key_of(node.target).split(".")[1], node.args
-    if name in _DROPS:
-        p, train = (args[k] for k in _DROPS[name])
-        return int(bool(train) and 0.0 < p < 1.0)
-    if name == "scaled_dot_product_attention":
-        return int((args[4] if len(args) > 4 else node.kwargs.get("dropout_p", 0.0)) > 0.0)
-    if name in ("lstm", "gru", "rnn_tanh", "rnn_relu") and len(args) > 6:
-        layers, dropout, train = args[4:7]
-        return layers - 1 if train and dropout > 0.0 else 0
-    return int(name in _DRAWS)
+    return draws_of(key_of(node.target).split(".")[1], node.args, node.kwargs)
 
 
 def all_nodes(graph_module: Any) -> list[Any]:

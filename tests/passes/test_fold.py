@@ -10,6 +10,7 @@ from hypothesis import given
 from random_graphs import FEW, assert_laws, graphs
 
 from gluongraph import ops
+from gluongraph.ir import interpreter
 from gluongraph.ir.graph import OPS, Graph, Node, TensorType
 from gluongraph.ir.printer import show
 from gluongraph.passes import fold
@@ -94,3 +95,16 @@ def test_bodies_are_folded() -> None:
     after = folded(ops.get_tuple_element(call, index=0) if isinstance(call.type, tuple) else call)
     call = after.src[0] if after.op.name == "get_tuple_element" else after
     assert call.attrs["body"].outputs["y"] is OPS["add"](c0, const(2.0, 2, 3))
+
+
+MOVEMENT = sorted(name for name, op in OPS.items() if op.kind == "movement")
+
+
+@pytest.mark.parametrize("name", MOVEMENT)
+def test_movement_of_one_number_is_what_the_op_computes(name: str) -> None:
+    for arrays, attrs in OPS[name].samples(np.random.default_rng(0)):
+        ones = [np.ones_like(a) for a in arrays]
+        leaves = [ops.const(a.dtype.type(1).item(), ops.literal(a.reshape(-1)[:1]).dtype, a.shape) for a in ones]
+        graph = Graph({}, {"y": OPS[name](*leaves, **attrs)})
+        (made,) = interpreter.evaluate([fold(graph).outputs["y"]], {})
+        np.testing.assert_array_equal(made, OPS[name].numpy(*ones, **attrs))

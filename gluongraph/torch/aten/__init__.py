@@ -1,11 +1,13 @@
 """ATen's operators by families; importing this fills the table."""
 
 from gluongraph.torch.aten import (
+    bits,
     control,
     conv,
     create,
     elementwise,
     index,
+    linalg,
     loss,
     matmul,
     nn,
@@ -15,14 +17,17 @@ from gluongraph.torch.aten import (
     reduce,
     resample,
     shape,
+    special,
 )
 
 __all__ = [
+    "bits",
     "control",
     "conv",
     "create",
     "elementwise",
     "index",
+    "linalg",
     "loss",
     "matmul",
     "nn",
@@ -32,4 +37,5 @@ __all__ = [
     "reduce",
     "resample",
     "shape",
+    "special",
 ]

@@ -49,7 +49,7 @@ class OpContext:
         """The element type of the (first) result."""
         found = self.dtypes[0] if self.dtypes else None
         if found is None:
-            raise self.unsupported("its result is no array")
+            raise self.unsupported("its result is no array of an element type that exists here")
         return found
 
     def unsupported(self, why: str) -> UnsupportedError:

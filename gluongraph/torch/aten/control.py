@@ -47,6 +47,16 @@ def under_autocast(
     return at.graph(graph, args)
 
 
+def mapped(at: OpContext, graph: Any, xs: Sequence[Node], additional: Sequence[Value] = ()) -> list[Node]:
+    """A graph applied to each slice along the first axis: the stacked results"""
+
+    def step(_: Sequence[Node], slices: Sequence[Node]) -> tuple[Sequence[Node], Sequence[Node]]:
+        return (), at.graph(graph, [*slices, *additional])
+
+    return list(ops.scan(step, [], xs)[1])
+
+
+TABLE["higher_order.map_impl"] = mapped
 TABLE["higher_order.cond"] = cond
 TABLE["higher_order.scan"] = scan
 TABLE["higher_order.wrap_with_set_grad_enabled"] = without_gradient

@@ -129,6 +129,9 @@ def convolution(
 @aten("im2col.default")
 def im2col(at: OpContext, self: Node, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints) -> Node:
     """(N, C, H, W) -> (N, C kh kw, windows)"""
+    if self.ty.rank == 3:
+        alone = im2col(at, ops.expand_dims(self, 0), kernel_size, dilation, padding, stride)
+        return ops.reshape(alone, alone.shape[1:])
     n, c, h, w = self.shape
     rows, columns = _windows((h, w), kernel_size, dilation, padding, stride)
     x = ops.pad(self, (0, 0, *padding), (0, 0, *padding))
@@ -142,6 +145,9 @@ def col2im(
     at: OpContext, self: Node, output_size: Ints, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints
 ) -> Node:
     """(N, C kh kw, windows) -> (N, C, H, W): elements of several windows are summed"""
+    if self.ty.rank == 2:
+        alone = col2im(at, ops.expand_dims(self, 0), output_size, kernel_size, dilation, padding, stride)
+        return ops.reshape(alone, alone.shape[1:])
     h, w = output_size
     rows, columns = _windows((h, w), kernel_size, dilation, padding, stride)
     n, c = self.shape[0], self.shape[1] // math.prod(kernel_size)
@@ -183,7 +189,7 @@ def pixel_unshuffle(at: OpContext, self: Node, downscale_factor: int) -> Node:
     return ops.reshape(ops.transpose(x, (0, 1, 3, 5, 2, 4)), (*lead, c * r * r, h // r, w // r))
 
 
-@aten("channel_shuffle.default")
+@aten("channel_shuffle.default", "native_channel_shuffle.default")
 def channel_shuffle(at: OpContext, self: Node, groups: int) -> Node:
     """The channels of all groups, one of each in turn"""
     n, c, *size = self.shape
@@ -197,4 +203,4 @@ def weight_norm(at: OpContext, v: Node, g: Node, dim: int = 0) -> Node | list[No
     axis = dim % v.ty.rank
     norm = ops.sqrt(ops.sum(v * v, tuple(a for a in range(v.ty.rank) if a != axis), True))
     y = v * (cast(g, v.dtype) / norm)
-    return [y, norm] if "interface" in at.name else y
+    return [y, ops.stop_gradient(norm)] if "interface" in at.name else y

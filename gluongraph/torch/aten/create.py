@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from gluongraph import ops
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.ir.graph import Node
+from gluongraph.mxops import math as mxmath
 from gluongraph.torch.aten.context import Number, OpContext, Value, cast, constant
 from gluongraph.torch.aten.table import aten
 
@@ -30,16 +32,26 @@ def _filled(value: int, *names: str) -> None:
         return ops.full(size, value, at.dtype)
 
 
-_filled(0, "zeros", "empty")
+_filled(0, "zeros")
 _filled(1, "ones")
 
 
-@aten("zero.default", "empty_permuted.default", "empty_strided.default", "new_empty_strided.default")
-def zero(at: OpContext, self: Value, *args: Any, **how: Any) -> Node:
+@aten("zero.default", "empty_like.default")
+def zero_like(at: OpContext, self: Node, **how: Any) -> Node:
+    """Zeros, also where PyTorch leaves the elements open"""
+    return ops.full(self.shape, 0, at.dtype)
+
+
+@aten("empty.memory_format", "empty_permuted.default", "empty_strided.default")
+def empty(at: OpContext, size: Ints, *args: Any, **how: Any) -> Node:
     """Zeros"""
-    if at.name.startswith("new_"):
-        return ops.full(args[0], 0, at.dtype)
-    return ops.full(self.shape if isinstance(self, Node) else self, 0, at.dtype)
+    return ops.full(size, 0, at.dtype)
+
+
+@aten("new_empty.default", "new_empty_strided.default")
+def new_empty(at: OpContext, self: Node, size: Ints, *args: Any, **how: Any) -> Node:
+    """Zeros"""
+    return ops.full(size, 0, at.dtype)
 
 
 @aten("full.default")
@@ -89,6 +101,14 @@ def linspace(at: OpContext, start: Number, end: Number, steps: int, **how: Any) 
     return constant(np.linspace(start, end, steps).astype(numpy_dtype(at.dtype)))
 
 
+@aten("linspace.Tensor_Tensor", "linspace.Tensor_Scalar", "linspace.Scalar_Tensor")
+def linspace_of(at: OpContext, start: Value, end: Value, steps: int, **how: Any) -> Node:
+    """The same between numbers that are arrays without axes"""
+    low, high = (ops.reshape(cast(v, at.dtype), ()) for v in (start, end))
+    part = constant(np.linspace(0, 1, steps), at.dtype)
+    return ops.add(ops.mul(ops.sub(high, low), part), low)
+
+
 @aten("eye.default", "eye.m")
 def eye(at: OpContext, n: int, m: int | None = None, **how: Any) -> Node:
     """1 on the diagonal, 0 elsewhere"""
@@ -128,13 +148,13 @@ _drawn("rand", ops.uniform)
 _drawn("randn", ops.normal)
 
 
-@aten("uniform.default", "uniform_.default")
+@aten("uniform.default")
 def uniform(at: OpContext, self: Node, start: float = 0.0, to: float = 1.0, **how: Any) -> Node:
     """Uniform between two numbers"""
     return _random(at, ops.uniform, self.shape) * (to - start) + start
 
 
-@aten("normal_functional.default", "normal.default")
+@aten("normal_functional.default")
 def normal(at: OpContext, self: Node, mean: float = 0.0, std: float = 1.0, **how: Any) -> Node:
     """Normal, of this mean and deviation"""
     return _random(at, ops.normal, self.shape) * std + mean
@@ -154,7 +174,13 @@ def bernoulli(at: OpContext, self: Node, **how: Any) -> Node:
     return cast(ops.less(ops.uniform(state, self.shape, draw=number), cast(self, "f32")), at.dtype)
 
 
-@aten("bernoulli.p", "bernoulli_.float")
+@aten("bernoulli.Tensor")
+def bernoulli_of(at: OpContext, self: Node, p: Node, **how: Any) -> Node:
+    """1 with the probability that an element of p is, else 0"""
+    return bernoulli(at, ops.broadcast_to(p, self.shape))
+
+
+@aten("bernoulli.p")
 def bernoulli_p(at: OpContext, self: Node, p: float = 0.5, **how: Any) -> Node:
     """1 with this probability, else 0"""
     state, number = at.draw()
@@ -190,3 +216,37 @@ def randperm(at: OpContext, n: int, **how: Any) -> Node:
 def exponential(at: OpContext, self: Node, lambd: float = 1.0, **how: Any) -> Node:
     """Exponential, of this rate"""
     return ops.log1p(ops.neg(_random(at, ops.uniform, self.shape))) * (-1.0 / lambd)
+
+
+@aten("cauchy.default")
+def cauchy(at: OpContext, self: Node, median: float = 0.0, sigma: float = 1.0, **how: Any) -> Node:
+    """Cauchy's distribution"""
+    x = _random(at, ops.uniform, self.shape)
+    return mxmath.tan((x - 0.5) * math.pi) * sigma + median
+
+
+@aten("log_normal.default")
+def log_normal(at: OpContext, self: Node, mean: float = 1.0, std: float = 2.0, **how: Any) -> Node:
+    """The exponential of normal numbers"""
+    return ops.exp(_random(at, ops.normal, self.shape) * std + mean)
+
+
+@aten("geometric.default")
+def geometric(at: OpContext, self: Node, p: float, **how: Any) -> Node:
+    """How many trials of this probability are needed for one success"""
+    x = ops.log1p(ops.neg(_random_f64(at, self.shape)))
+    return cast(ops.maximum(ops.ceil(x / math.log1p(-p)), 1.0), at.dtype)
+
+
+@aten("multinomial.default")
+def multinomial(at: OpContext, self: Node, num_samples: int, replacement: bool = False, **how: Any) -> Node:
+    """Indices, each as often as its weight says; each once without replacement (Efraimidis and Spirakis 2006)"""
+    *lead, n = self.shape
+    weights = cast(self, "f64")
+    if replacement:
+        ends = ops.cumsum(weights, len(lead))
+        drawn = ops.mul(_random_f64(at, (*lead, num_samples)), ops.part(ends, len(lead), n - 1, n))
+        below = ops.less_equal(ops.expand_dims(ends, -2), ops.expand_dims(drawn, -1))
+        return ops.sum(cast(below, "i64"), -1)
+    wait = ops.div(ops.neg(ops.log1p(ops.neg(_random_f64(at, self.shape)))), weights)
+    return ops.part(cast(ops.argsort(wait, len(lead)), at.dtype), len(lead), 0, num_samples)

@@ -12,6 +12,7 @@ from gluongraph import ops
 from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.ir.graph import Node
 from gluongraph.mxops import math as mxmath
+from gluongraph.ops.builders import broadcast_shape
 from gluongraph.torch.aten.context import Number, OpContext, Value, cast, promoted
 from gluongraph.torch.aten.table import aten
 
@@ -37,15 +38,31 @@ def _or_bool(of_numbers: Callable[[Node, Node], Node], of_bools: Callable[[Node,
 
 _sum(_or_bool(ops.add, ops.logical_or), "add.Tensor", "add.Scalar")
 _sum(ops.sub, "sub.Tensor", "sub.Scalar")
-_sum(lambda a, b: ops.sub(b, a), "rsub.Tensor", "rsub.Scalar")
 _binary(_or_bool(ops.mul, ops.logical_and), "mul.Tensor", "mul.Scalar", "multiply.Tensor")
 _binary(ops.div, "div.Tensor", "div.Scalar", "true_divide.Tensor", "divide.Tensor")
 # Of several equal operands each gets a part of the gradient.
-_binary(_or_bool(ops.minimum_even, ops.logical_and), "minimum.default", "min.other", "fmin.default")
-_binary(_or_bool(ops.maximum_even, ops.logical_or), "maximum.default", "max.other", "fmax.default")
+_binary(_or_bool(ops.minimum_even, ops.logical_and), "minimum.default", "min.other")
+_binary(_or_bool(ops.maximum_even, ops.logical_or), "maximum.default", "max.other")
+_binary(lambda a, b: _first_or_other(a, b, ops.less_equal), "fmin.default")
+_binary(lambda a, b: _first_or_other(a, b, ops.greater_equal), "fmax.default")
 _binary(ops.floordiv, "floor_divide.default", "floor_divide.Scalar")
 _binary(ops.mod, "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
 _binary(lambda a, b: _truncated_remainder(a, b), "fmod.Tensor", "fmod.Scalar")
+
+
+@aten("rsub.Tensor", "rsub.Scalar")
+def rsub(at: OpContext, self: Value, other: Value, alpha: Number = 1) -> Node:
+    """other - alpha self"""
+    a = cast(self, at.dtype)
+    return ops.sub(cast(other, at.dtype), a if alpha == 1 else ops.mul(a, cast(alpha, at.dtype)))
+
+
+def _first_or_other(a: Node, b: Node, wins: Callable[[Node, Node], Node]) -> Node:
+    """The first where it wins or the other is NaN, else the other; of equal ones the first has the gradient."""
+    if a.dtype == "bool":
+        return (ops.logical_and if wins is ops.less_equal else ops.logical_or)(a, b)
+    first = wins(a, b)
+    return ops.where(ops.logical_or(first, ops.isnan(b)) if is_float(a.dtype) else first, a, b)
 
 
 def _truncated(x: Node) -> Node:
@@ -53,7 +70,12 @@ def _truncated(x: Node) -> Node:
 
 
 def _truncated_remainder(a: Node, b: Node) -> Node:
-    return ops.sub(a, ops.mul(_truncated(ops.div(a, b)), b))
+    """Of the sign of a."""
+    if a.dtype == "u8":
+        return ops.mod(a, b)
+    one = cast(1, a.dtype)
+    sign = ops.where(ops.less(a, cast(0, a.dtype)), cast(-1, a.dtype), one)  # not 0 at 0, where the slope is 1
+    return ops.mul(sign, ops.mod(ops.mul(a, sign), ops.abs(b)))
 
 
 @aten("div.Tensor_mode", "div.Scalar_mode")
@@ -66,6 +88,8 @@ def div_mode(at: OpContext, self: Value, other: Value, *, rounding_mode: str | N
         return ops.div(a, b)
     if is_float(at.dtype):
         return _truncated(ops.div(a, b))
+    if at.dtype == "u8":
+        return ops.floordiv(a, b)
     return ops.mul(ops.mul(ops.sign(a), ops.sign(b)), ops.floordiv(ops.abs(a), ops.abs(b)))
 
 
@@ -75,8 +99,9 @@ def pow_scalar(at: OpContext, self: Node, exponent: Number) -> Node:
     x = cast(self, at.dtype)
     if exponent == 0.5:
         return ops.sqrt(x)
-    if exponent in (1, 2, 3):
-        return {1: lambda: x, 2: lambda: ops.mul(x, x), 3: lambda: ops.mul(ops.mul(x, x), x)}[int(exponent)]()
+    if exponent in (0, 1, 2, 3):
+        made = (lambda: ops.ones(x.ty), lambda: x, lambda: ops.mul(x, x), lambda: ops.mul(ops.mul(x, x), x))
+        return made[int(exponent)]()
     if exponent == -1:
         return ops.div(1.0, x)
     return ops.pow(x, cast(exponent, at.dtype))
@@ -84,32 +109,86 @@ def pow_scalar(at: OpContext, self: Node, exponent: Number) -> Node:
 
 @aten("pow.Tensor_Tensor", "pow.Scalar")
 def pow_tensor(at: OpContext, self: Value, exponent: Value) -> Node:
-    """x ** y"""
-    return ops.pow(cast(self, at.dtype), cast(exponent, at.dtype))
+    """x ** y; no gradient for x where y is 0, nor for y where x is 0"""
+    return power(cast(self, at.dtype), cast(exponent, at.dtype))
 
 
-@aten("atan2.default")
+@aten("float_power.Tensor_Tensor", "float_power.Tensor_Scalar", "float_power.Scalar")
+def float_power(at: OpContext, self: Value, exponent: Value) -> Node:
+    """x ** y in float64"""
+    return power(cast(self, at.dtype), cast(exponent, at.dtype))
+
+
+@aten("angle.default")
+def angle(at: OpContext, self: Node) -> Node:
+    """π below 0, else 0"""
+    x = cast(self, at.dtype)
+    found = ops.where(ops.less(x, 0.0), cast(math.pi, at.dtype), cast(0, at.dtype))
+    return ops.where(ops.isnan(x), ops.stop_gradient(x), found)
+
+
+def power(x: Node, y: Node) -> Node:
+    """x ** y, whose gradient for x is 0 where y is 0 (it would be 0 / 0 at 0)."""
+    if not is_float(x.dtype):
+        return ops.pow(x, y)
+    shape = broadcast_shape("pow", x.ty, y.ty)
+    x, y = ops.broadcast_to(x, shape), ops.broadcast_to(y, shape)
+    return ops.pow(ops.where(ops.equal(y, 0.0), ops.stop_gradient(x), x), y)
+
+
+def _is_below(x: Node) -> Node:
+    """Where a number is below 0, or -0."""
+    return ops.logical_or(ops.less(x, 0.0), ops.logical_and(ops.equal(x, 0.0), ops.less(ops.div(1.0, x), 0.0)))
+
+
+@aten("signbit.default")
+def signbit(at: OpContext, self: Node) -> Node:
+    """Where a number is below 0, or -0"""
+    if is_float(self.dtype):
+        return _is_below(self)
+    return ops.full(self.shape, False, "bool") if self.dtype in ("bool", "u8") else ops.less(self, 0)
+
+
+@aten("copysign.Tensor", "copysign.Scalar")
+def copysign(at: OpContext, self: Node, other: Value) -> Node:
+    """|self| with the sign of other; at 0 without a gradient"""
+    x, below = cast(self, at.dtype), _is_below(cast(other, at.dtype))
+    size = ops.where(_is_below(x), ops.neg(x), x)
+    made = ops.where(below, ops.neg(size), size)
+    return ops.where(ops.equal(made, 0.0), ops.stop_gradient(made), made)
+
+
+@aten("atan2.default", "arctan2.default")
 def atan2(at: OpContext, self: Node, other: Node) -> Node:
     """The angle of the point (other, self)"""
     y, x = cast(self, at.dtype), cast(other, at.dtype)
-    base = mxmath.arctan(ops.div(y, x))
-    turned = ops.where(ops.less(y, 0.0), base - math.pi, base + math.pi)
-    steep = ops.sign(y) * (math.pi / 2)
-    return ops.where(ops.equal(x, 0.0), steep, ops.where(ops.less(x, 0.0), turned, base))
+    shape = broadcast_shape(at.name, y.ty, x.ty)
+    y, x = ops.broadcast_to(y, shape), ops.broadcast_to(x, shape)
+    steep = ops.greater(ops.abs(y), ops.abs(x))
+    small, large = ops.where(steep, x, y), ops.where(steep, y, x)
+    endless = ops.logical_and(_is_endless(x), _is_endless(y))
+    small, large = (ops.where(endless, ops.sign(v), v) for v in (small, large))
+    base = mxmath.arctan(ops.div(small, ops.where(ops.equal(large, 0.0), 1.0, large)))
+    half = ops.where(_is_below(y), cast(-math.pi, at.dtype), cast(math.pi, at.dtype))
+    return ops.where(steep, half * 0.5 - base, ops.where(_is_below(x), base + half, base))
+
+
+def _is_endless(x: Node) -> Node:
+    return ops.equal(ops.abs(x), math.inf)
 
 
 @aten("addcmul.default")
 def addcmul(at: OpContext, self: Node, tensor1: Node, tensor2: Node, *, value: Number = 1) -> Node:
     """self + value tensor1 tensor2"""
     product = ops.mul(cast(tensor1, at.dtype), cast(tensor2, at.dtype))
-    return ops.add(cast(self, at.dtype), product if value == 1 else product * value)
+    return ops.add(cast(self, at.dtype), product if value == 1 else product * cast(value, at.dtype))
 
 
 @aten("addcdiv.default")
 def addcdiv(at: OpContext, self: Node, tensor1: Node, tensor2: Node, *, value: Number = 1) -> Node:
     """self + value tensor1 / tensor2"""
     quotient = ops.div(cast(tensor1, at.dtype), cast(tensor2, at.dtype))
-    return ops.add(cast(self, at.dtype), quotient if value == 1 else quotient * value)
+    return ops.add(cast(self, at.dtype), quotient if value == 1 else quotient * cast(value, at.dtype))
 
 
 @aten("lerp.Scalar", "lerp.Tensor")
@@ -121,8 +200,31 @@ def lerp(at: OpContext, self: Node, end: Node, weight: Value) -> Node:
 @aten("logaddexp.default")
 def logaddexp(at: OpContext, self: Node, other: Node) -> Node:
     """log(exp(a) + exp(b))"""
-    gap = ops.abs(ops.sub(self, other))
+    gap = ops.where(ops.equal(self, other), 0.0, ops.abs(ops.sub(self, other)))  # not inf - inf
     return ops.add(ops.maximum_even(self, other), ops.log1p(ops.exp(ops.neg(gap))))
+
+
+@aten("logaddexp2.default")
+def logaddexp2(at: OpContext, self: Node, other: Node) -> Node:
+    """log2(2 ** a + 2 ** b)"""
+    log2 = math.log(2.0)
+    return logaddexp(at, self * log2, other * log2) * (1 / log2)
+
+
+@aten("hypot.default")
+def hypot(at: OpContext, self: Node, other: Node) -> Node:
+    """sqrt(a² + b²), of squares that do not overflow"""
+    a, b = (cast(v, at.dtype) for v in (self, other))
+    largest = ops.stop_gradient(ops.maximum(ops.abs(a), ops.abs(b)))
+    scale = ops.where(ops.logical_and(ops.greater(largest, 0.0), ops.isfinite(largest)), largest, 1.0)
+    a, b = ops.div(a, scale), ops.div(b, scale)
+    return ops.mul(ops.sqrt(ops.add(ops.mul(a, a), ops.mul(b, b))), scale)
+
+
+@aten("ldexp.Tensor")
+def ldexp(at: OpContext, self: Node, other: Node) -> Node:
+    """self times 2 ** other"""
+    return ops.mul(cast(self, at.dtype), ops.exp(cast(other, at.dtype) * math.log(2.0)))
 
 
 # -- one operand
@@ -130,7 +232,7 @@ def logaddexp(at: OpContext, self: Node, other: Node) -> Node:
 
 def softplus_of(x: Node) -> Node:
     """log(1 + exp(x))"""
-    return ops.maximum(x, 0.0) + ops.log1p(ops.exp(ops.neg(ops.abs(x))))
+    return ops.maximum_even(x, 0.0) + ops.log1p(ops.exp(ops.neg(ops.abs(x))))
 
 
 def log_sigmoid_of(x: Node) -> Node:
@@ -156,13 +258,14 @@ UNARY: dict[str, Callable[[Node], Node]] = {
     "detach": ops.stop_gradient,
     "detach_copy": ops.stop_gradient,
     "erf": ops.erf,
+    "deg2rad": mxmath.radians,
     "erfc": lambda x: 1.0 - ops.erf(x),
     "exp": ops.exp,
     "exp2": lambda x: ops.exp(x * math.log(2.0)),
     "expm1": ops.expm1,
     "floor": ops.floor,
-    "hardsigmoid": lambda x: ops.minimum(ops.maximum(x / 6.0 + 0.5, 0.0), 1.0),
-    "hardswish": lambda x: x * ops.minimum(ops.maximum(x / 6.0 + 0.5, 0.0), 1.0),
+    "hardsigmoid": lambda x: _held(x / 6.0 + 0.5, 0.0, 1.0),
+    "hardswish": lambda x: _hardswish(x),
     "lift_fresh_copy": lambda x: x,
     "log": ops.log,
     "log10": lambda x: ops.log(x) * (1.0 / math.log(10.0)),
@@ -172,25 +275,54 @@ UNARY: dict[str, Callable[[Node], Node]] = {
     "mish": lambda x: x * ops.tanh(softplus_of(x)),
     "neg": ops.neg,
     "positive": lambda x: x,
+    "rad2deg": mxmath.degrees,
     "reciprocal": lambda x: 1.0 / x,
     "relu": ops.relu,
-    "relu6": lambda x: ops.minimum(ops.maximum(x, 0.0), 6.0),
+    "relu6": lambda x: _held(x, 0.0, 6.0),
     "round": ops.round,
     "rsqrt": ops.rsqrt,
     "selu": lambda x: _elu(x, 1.6732632423543772, 1.0507009873554805, 1.0),
+    "sgn": lambda x: _sign(x),
     "sigmoid": ops.sigmoid,
-    "sign": ops.sign,
-    "sgn": ops.sign,
+    "sign": lambda x: _sign(x),
     "silu": lambda x: x * ops.sigmoid(x),
     "sin": ops.sin,
     "sinh": mxmath.sinh,
-    "softsign": lambda x: x / (ops.abs(x) + 1.0),
     "sqrt": ops.sqrt,
     "square": lambda x: x * x,
     "tan": mxmath.tan,
     "tanh": ops.tanh,
     "trunc": _truncated,
 }
+# Other names of the same.
+SAME = {
+    "absolute": "abs", "arccos": "acos", "arccosh": "acosh", "arcsin": "asin", "arcsinh": "asinh", "arctan": "atan",
+    "arctanh": "atanh", "fix": "trunc", "negative": "neg", "special_expit": "sigmoid", "special_expm1": "expm1",
+    "special_exp2": "exp2", "special_log1p": "log1p", "special_erf": "erf", "special_erfc": "erfc",
+    "alias_copy": "alias",
+}  # fmt: skip
+
+
+def _sign(x: Node) -> Node:
+    """1 above 0, -1 below, else 0; of NaN, too."""
+    if x.dtype in ("bool", "u8"):
+        return cast(ops.not_equal(x, cast(0, x.dtype)), x.dtype)
+    zero = cast(0, x.dtype)
+    return ops.sub(cast(ops.greater(x, zero), x.dtype), cast(ops.less(x, zero), x.dtype))
+
+
+def _held(x: Node, low: Number, high: Number) -> Node:
+    """x within the bounds; no gradient at a bound."""
+    least, most = cast(low, x.dtype), cast(high, x.dtype)
+    within = ops.logical_and(ops.greater(x, least), ops.less(x, most))
+    return ops.where(within, x, ops.stop_gradient(ops.minimum(ops.maximum(x, least), most)))
+
+
+def _hardswish(x: Node) -> Node:
+    """0 up to -3, x from 3 on, x (x / 6 + 1/2) between."""
+    between = x * (x / 6.0 + 0.5)
+    above = ops.where(ops.greater_equal(x, 3.0), x, between)
+    return ops.where(ops.less_equal(x, -3.0), ops.stop_gradient(x * 0.0), above)
 
 
 def _unary(name: str, build: Callable[[Node], Node]) -> None:
@@ -203,6 +335,8 @@ def _unary(name: str, build: Callable[[Node], Node]) -> None:
 
 for _name, _build in UNARY.items():
     _unary(_name, _build)
+for _name, _other in SAME.items():
+    _unary(_name, UNARY[_other])
 
 
 @aten("frac.default")
@@ -249,7 +383,19 @@ def celu(at: OpContext, self: Node, alpha: Number = 1.0) -> Node:
     return _elu(self, alpha, 1, 1.0 / alpha)
 
 
-@aten("leaky_relu.default", "rrelu.default")
+@aten("rrelu.default")
+def rrelu(
+    at: OpContext, self: Node, lower: Number = 1 / 8, upper: Number = 1 / 3, training: bool = False, *args: Any
+) -> Node:
+    """x above 0, below it x times a slope: a random one for each element in training, else the middle one"""
+    if not training:
+        return leaky_relu(at, self, (lower + upper) / 2)
+    state, number = at.draw()
+    slope = cast(ops.uniform(state, self.shape, draw=number), self.dtype) * (upper - lower) + lower
+    return ops.where(ops.greater(self, 0.0), self, self * slope)
+
+
+@aten("leaky_relu.default")
 def leaky_relu(at: OpContext, self: Node, negative_slope: Number = 0.01) -> Node:
     """x above 0, x times the slope below"""
     return ops.where(ops.greater(self, 0.0), self, self * negative_slope)
@@ -258,7 +404,9 @@ def leaky_relu(at: OpContext, self: Node, negative_slope: Number = 0.01) -> Node
 @aten("prelu.default", "_prelu_kernel.default")
 def prelu(at: OpContext, self: Node, weight: Node) -> Node:
     """x above 0, x times a weight (of its channel) below"""
-    if weight.ty.rank < 2 and self.ty.rank > 1:
+    if weight.ty.size == 1:
+        weight = ops.reshape(weight, ())
+    elif weight.ty.rank < 2:
         weight = ops.reshape(weight, (1, weight.ty.size, *(1,) * (self.ty.rank - 2)))
     return ops.where(ops.greater(self, 0.0), self, self * weight)
 
@@ -274,15 +422,13 @@ def softplus(at: OpContext, self: Node, beta: Number = 1, threshold: Number = 20
 @aten("hardtanh.default")
 def hardtanh(at: OpContext, self: Node, min_val: Number = -1, max_val: Number = 1) -> Node:
     """x within the bounds; no gradient at a bound"""
-    within = ops.logical_and(ops.greater(self, min_val), ops.less(self, max_val))
-    held = ops.minimum(ops.maximum(self, min_val), max_val)
-    return ops.where(within, self, ops.stop_gradient(held))
+    return _held(self, min_val, max_val)
 
 
 @aten("hardshrink.default")
 def hardshrink(at: OpContext, self: Node, lambd: Number = 0.5) -> Node:
     """x where |x| is above lambd, else 0"""
-    return ops.where(ops.greater(ops.abs(self), lambd), self, 0.0)
+    return ops.where(ops.less_equal(ops.abs(self), lambd), 0.0, self)
 
 
 @aten("softshrink.default")
@@ -294,7 +440,7 @@ def softshrink(at: OpContext, self: Node, lambd: Number = 0.5) -> Node:
 @aten("threshold.default")
 def threshold(at: OpContext, self: Node, threshold: Number, value: Number) -> Node:
     """x above the threshold, else the value"""
-    return ops.where(ops.greater(self, threshold), self, cast(value, self.dtype))
+    return ops.where(ops.less_equal(self, cast(threshold, self.dtype)), cast(value, self.dtype), self)
 
 
 @aten("glu.default")
@@ -305,15 +451,20 @@ def glu(at: OpContext, self: Node, dim: int = -1) -> Node:
     return ops.part(self, axis, 0, half) * ops.sigmoid(ops.part(self, axis, half, 2 * half))
 
 
-@aten("clamp.default", "clamp.Tensor", "clip.default")
+@aten("clamp.default", "clamp.Tensor", "clip.default", "clip.Tensor")
 def clamp(at: OpContext, self: Node, min: Value = None, max: Value = None) -> Node:
     """x within the bounds; at a bound the gradient goes to x"""
     x = cast(self, at.dtype)
     low, high = (None if b is None else cast(b, at.dtype) for b in (min, max))
     held = x
     if low is not None:
-        held = ops.where(ops.less(held, low), low, held)
-    return held if high is None else ops.where(ops.greater(held, high), high, held)
+        held = ops.where(_or_nan(ops.less(held, low), low), low, held)
+    return held if high is None else ops.where(_or_nan(ops.greater(held, high), high), high, held)
+
+
+def _or_nan(beyond: Node, bound: Node) -> Node:
+    """Where the bound is passed; or is NaN, if it is data."""
+    return ops.logical_or(beyond, ops.isnan(bound)) if is_float(bound.dtype) and bound.op.name != "const" else beyond
 
 
 @aten("clamp_min.default", "clamp_min.Tensor")
@@ -336,6 +487,8 @@ def largest_of(dtype: str) -> float:
 @aten("nan_to_num.default")
 def nan_to_num(at: OpContext, self: Node, nan: Number | None = None, posinf: Any = None, neginf: Any = None) -> Node:
     """Numbers in place of NaN and infinities"""
+    if not is_float(self.dtype):
+        return self
     largest = largest_of(self.dtype)
     x = ops.where(ops.isnan(self), nan or 0.0, self)
     x = ops.where(ops.greater(x, largest), largest if posinf is None else posinf, x)
@@ -366,37 +519,41 @@ for _name, _compare in {
 def _logic(build: Callable[..., Node], *overloads: str) -> None:
     @aten(*overloads)
     def logic(at: OpContext, *args: Value) -> Node:
-        if overloads[0].startswith("bitwise") and at.dtype != "bool":
-            raise at.unsupported("bits of integers; only bools are combined")
         return build(*(cast(a, "bool") for a in args))
 
 
-_logic(ops.logical_and, "bitwise_and.Tensor", "bitwise_and.Scalar", "__and__.Tensor", "__and__.Scalar")
-_logic(ops.logical_or, "bitwise_or.Tensor", "bitwise_or.Scalar", "__or__.Tensor", "__or__.Scalar")
-_logic(ops.not_equal, "bitwise_xor.Tensor", "__xor__.Tensor")
-_logic(ops.logical_not, "bitwise_not.default")
 _logic(ops.logical_and, "logical_and.default")
 _logic(ops.logical_or, "logical_or.default")
 _logic(ops.not_equal, "logical_xor.default")
 _logic(ops.logical_not, "logical_not.default")
 
 
-@aten("isnan.default")
-def isnan(at: OpContext, self: Node) -> Node:
-    """Where an element is NaN"""
-    return ops.isnan(self)
+def _asked(name: str, build: Callable[[Node], Node], of_integers: bool) -> None:
+    @aten(f"{name}.default")
+    def asked(at: OpContext, self: Node) -> Node:
+        return build(self) if is_float(self.dtype) else ops.full(self.shape, of_integers, "bool")
 
 
-@aten("isfinite.default")
-def isfinite(at: OpContext, self: Node) -> Node:
-    """Where an element is neither NaN nor infinite"""
-    return ops.isfinite(self)
+_asked("isnan", ops.isnan, False)
+_asked("isfinite", ops.isfinite, True)
+_asked("isinf", _is_endless, False)
+_asked("isreal", lambda x: ops.full(x.shape, True, "bool"), True)
+_asked("isposinf", lambda x: ops.equal(x, math.inf), False)
+_asked("isneginf", lambda x: ops.equal(x, -math.inf), False)
 
 
-@aten("isinf.default")
-def isinf(at: OpContext, self: Node) -> Node:
-    """Where an element is infinite"""
-    return ops.equal(ops.abs(self), math.inf)
+@aten("isclose.default")
+def isclose(
+    at: OpContext, self: Node, other: Node, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Node:
+    """Where |a - b| is at most atol + rtol |b|, or both are equal"""
+    if not is_float(self.dtype):
+        self, other = cast(self, "f64"), cast(other, "f64")
+    gap = ops.abs(ops.sub(self, other))
+    close = ops.logical_and(ops.less_equal(gap, ops.abs(other) * rtol + atol), ops.isfinite(gap))
+    close = ops.logical_or(close, ops.equal(self, other))
+    both = ops.logical_and(ops.isnan(self), ops.isnan(other))
+    return ops.logical_or(close, both) if equal_nan else close
 
 
 @aten("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")

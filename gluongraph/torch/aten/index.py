@@ -2,22 +2,45 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from gluongraph import ops
+from gluongraph.dtypes import is_float, numpy_dtype
 from gluongraph.ir.graph import Node
-from gluongraph.torch.aten.context import Number, OpContext, Value, cast, constant
+from gluongraph.torch.aten.context import Number, OpContext, Value, cast, constant, promoted
 from gluongraph.torch.aten.nn import rows_of
-from gluongraph.torch.aten.table import aten
+from gluongraph.torch.aten.table import Builder, aten
+
+
+def _with_axis(build: Builder) -> Builder:
+    """The builder, for arrays without axes too: they and their sources have one element then."""
+
+    @functools.wraps(build)
+    def built(at: OpContext, self: Node, dim: int, index: Node, value: Value, *args: Any, **how: Any) -> Node:
+        if self.ty.rank:
+            made: Node = build(at, self, dim, index, value, *args, **how)
+            return made
+        index = ops.reshape(index, (index.ty.size,))
+        source = value
+        if isinstance(value, Node) and not at.name.startswith("index_fill"):
+            source = ops.reshape(value, (value.ty.size,))
+        return ops.reshape(build(at, ops.reshape(self, (1,)), 0, index, source, *args, **how), ())
+
+    return built
 
 
 @aten("index_select.default")
 def index_select(at: OpContext, self: Node, dim: int, index: Node) -> Node:
     """The slices along an axis at the indices"""
-    return ops.take(self, ops.reshape(index, (index.ty.size,)), dim % max(self.ty.rank, 1))
+    flat = ops.reshape(index, (index.ty.size,))
+    if not self.ty.rank:
+        return ops.reshape(ops.take(ops.reshape(self, (1,)), flat, 0), ())
+    return ops.take(self, flat, dim % self.ty.rank)
 
 
 @aten("take.default")
@@ -31,6 +54,8 @@ def gather(at: OpContext, self: Node, dim: int, index: Node, *, sparse_grad: boo
     """y[..., k, ...] = x[..., index[..., k, ...], ...]"""
     if not self.ty.rank:
         return ops.broadcast_to(self, index.shape)
+    if not index.ty.rank:
+        return ops.reshape(ops.gather(self, ops.reshape(index, (1,)), 0), ())
     axis = dim % self.ty.rank
     ends = [n if a == axis else index.shape[a] for a, n in enumerate(self.shape)]
     return ops.gather(ops.slice(self, [0] * self.ty.rank, ends), index, axis)
@@ -108,13 +133,12 @@ def index_put(
     front = ops.transpose(flat, (axis, *(a for a in range(flat.ty.rank) if a != axis)))
     k = row.ty.rank
     updates = ops.transpose(new, (*range(axis, axis + k), *(a for a in range(new.ty.rank) if not axis <= a < axis + k)))
-    written = _written(front, row, updates, accumulate)
-    back = ops.moveaxis(written, 0, axis)
+    back = ops.moveaxis(written(front, row, updates, accumulate), 0, axis)
     moved = ops.reshape(back, tuple(self.shape[a] for a in order))
     return ops.transpose(moved, [order.index(a) for a in range(len(order))])
 
 
-def _written(x: Node, row: Node, updates: Node, accumulate: bool) -> Node:
+def written(x: Node, row: Node, updates: Node, accumulate: bool) -> Node:
     """x with the updates added to rows, or in their place; of several for one row their sum counts, divided."""
     if accumulate:
         return ops.scatter_add(x, row, updates)
@@ -130,22 +154,25 @@ def _written(x: Node, row: Node, updates: Node, accumulate: bool) -> Node:
 
 
 @aten("index_add.default")
+@_with_axis
 def index_add(at: OpContext, self: Node, dim: int, index: Node, source: Node, *, alpha: Number = 1) -> Node:
     """x with slices added at the indices along an axis"""
     axis = dim % self.ty.rank
-    added = source if alpha == 1 else source * alpha
+    added = source if alpha == 1 else source * cast(alpha, source.dtype)
     moved = ops.scatter_add(ops.moveaxis(self, axis, 0), index, ops.moveaxis(added, axis, 0))
     return ops.moveaxis(moved, 0, axis)
 
 
 @aten("index_copy.default")
+@_with_axis
 def index_copy(at: OpContext, self: Node, dim: int, index: Node, source: Node) -> Node:
     """x with slices in place of those at the indices along an axis"""
     axis = dim % self.ty.rank
-    return ops.moveaxis(_written(ops.moveaxis(self, axis, 0), index, ops.moveaxis(source, axis, 0), False), 0, axis)
+    return ops.moveaxis(written(ops.moveaxis(self, axis, 0), index, ops.moveaxis(source, axis, 0), False), 0, axis)
 
 
 @aten("index_fill.int_Scalar", "index_fill.int_Tensor")
+@_with_axis
 def index_fill(at: OpContext, self: Node, dim: int, index: Node, value: Value) -> Node:
     """x with a number in the slices at the indices along an axis"""
     axis = dim % self.ty.rank
@@ -168,11 +195,14 @@ def _element_rows(self: Node, axis: int, index: Node) -> Node:
 
 
 def _scattered(self: Node, dim: int, index: Node, src: Node, accumulate: bool) -> Node:
+    if not self.ty.rank:
+        one = [ops.reshape(v, (1,)) for v in (self, index, src)]
+        return ops.reshape(_scattered(one[0], 0, one[1], one[2], accumulate), ())
     axis = dim % self.ty.rank
     src = ops.slice(src, [0] * src.ty.rank, index.shape)
     flat = ops.reshape(self, (self.ty.size,))
     row, new = _element_rows(self, axis, index), ops.reshape(src, (src.ty.size,))
-    return ops.reshape(_written(flat, row, cast(new, self.dtype), accumulate), self.shape)
+    return ops.reshape(written(flat, row, cast(new, self.dtype), accumulate), self.shape)
 
 
 @aten("scatter.src")
@@ -193,22 +223,117 @@ def scatter_add(at: OpContext, self: Node, dim: int, index: Node, src: Node) -> 
     return _scattered(self, dim, index, src, True)
 
 
+@aten("put.default")
+def put(at: OpContext, self: Node, index: Node, source: Node, accumulate: bool = False) -> Node:
+    """x with elements by their number replaced, or added to"""
+    flat, k = ops.reshape(self, (self.ty.size,)), index.ty.size
+    row, new = rows_of(ops.reshape(index, (k,)), self.ty.size), ops.reshape(source, (k,))
+    return ops.reshape(written(flat, row, new, accumulate), self.shape)
+
+
 @aten("scatter_reduce.two", "scatter.reduce")
 def scatter_reduce(
     at: OpContext, self: Node, dim: int, index: Node, src: Node, reduce: str, *, include_self: bool = True
 ) -> Node:
-    """scatter_add, under its general name"""
-    if reduce not in ("sum", "add") or not include_self:
-        raise at.unsupported(f"reduce={reduce!r}, include_self={include_self}; only sums onto the array itself")
-    return _scattered(self, dim, index, src, True)
+    """x with x[..., index[..., k, ...], ...] joined with src[..., k, ...]: their sum, product, mean or extreme"""
+    if not self.ty.rank:
+        one = [ops.reshape(x, (1,)) for x in (self, index, src)]
+        return ops.reshape(scatter_reduce(at, one[0], 0, one[1], one[2], reduce, include_self=include_self), ())
+    axis = dim % self.ty.rank
+    src = cast(ops.slice(src, [0] * src.ty.rank, index.shape), self.dtype)
+    if reduce in ("sum", "add") and include_self:
+        return _scattered(self, axis, index, src, True)
+    return _joined(self, axis, index, src, {"multiply": "prod", "add": "sum"}.get(reduce, reduce), include_self)
 
 
-@aten("bucketize.Tensor", "searchsorted.Tensor")
-def bucketize(at: OpContext, *args: Node, right: bool = False, out_int32: bool = False) -> Node:
-    """The number of boundaries below each element"""
-    boundaries, x = args if at.name.startswith("searchsorted") else reversed(args)
-    if boundaries.ty.rank != 1:
-        raise at.unsupported("boundaries of several axes")
-    column = ops.reshape(x, (*x.shape, 1))
-    below = ops.less_equal(boundaries, column) if right else ops.less(boundaries, column)
+@aten("scatter.value_reduce")
+def scatter_value_reduce(at: OpContext, self: Node, dim: int, index: Node, value: Number, *, reduce: str) -> Node:
+    """The same with one number"""
+    return scatter_reduce(at, self, dim, index, ops.full(index.shape, value, self.dtype), reduce)
+
+
+@aten("index_reduce.default")
+@_with_axis
+def index_reduce(
+    at: OpContext, self: Node, dim: int, index: Node, source: Node, reduce: str, *, include_self: bool = True
+) -> Node:
+    """x with slices at the indices along an axis joined with those of the source"""
+    axis = dim % self.ty.rank
+    lined = ops.reshape(index, tuple(index.ty.size if a == axis else 1 for a in range(self.ty.rank)))
+    return _joined(self, axis, ops.broadcast_to(lined, source.shape), source, reduce, include_self)
+
+
+def _joined(x: Node, axis: int, index: Node, src: Node, reduce: str, include_self: bool) -> Node:
+    """Every element with all that the indices send to it: each is compared with every place along the axis."""
+    size = tuple(index.shape[a] if a == axis else n for a, n in enumerate(x.shape))
+    behind = [n - have for n, have in zip(size, index.shape, strict=True)]
+    index = ops.pad(index, [0] * x.ty.rank, behind, -1)  # of rows that get nothing
+    src = ops.pad(src, [0] * x.ty.rank, behind)
+    own, place, new = (ops.moveaxis(v, axis, -1) for v in (x, index, src))
+    n, k = own.shape[-1], new.shape[-1]
+    shape = (*own.shape[:-1], n, k)
+    hit = ops.equal(ops.iota(shape, len(shape) - 2, index.dtype), ops.expand_dims(place, -2))
+    some = ops.greater(ops.sum(cast(hit, "i32"), -1), 0)
+    nothing = cast(_NOTHING[reduce](x.dtype), x.dtype)
+    sent = ops.where(hit, ops.broadcast_to(ops.expand_dims(new, -2), shape), nothing)
+    first = own if include_self else ops.where(some, nothing, own)
+    every = ops.concat(ops.expand_dims(first, -1), sent, axis=-1)
+    made = {"amax": ops.amax, "amin": ops.amin, "prod": ops.prod}.get(reduce, ops.sum)(every, -1)
+    if reduce == "mean":
+        count = ops.sum(cast(hit, x.dtype), -1) + cast(1, x.dtype) * cast(int(include_self), x.dtype)
+        count = ops.maximum(ops.stop_gradient(count), cast(1, x.dtype))
+        made = ops.div(made, count) if is_float(x.dtype) else ops.floordiv(made, count)
+    return ops.moveaxis(ops.where(some, made, own), -1, axis)
+
+
+def _lowest(dtype: str) -> float | int:
+    return -math.inf if is_float(dtype) else int(np.iinfo(numpy_dtype(dtype)).min)
+
+
+def _highest(dtype: str) -> float | int:
+    return math.inf if is_float(dtype) else int(np.iinfo(numpy_dtype(dtype)).max)
+
+
+_NOTHING: dict[str, Callable[[str], float | int]] = {
+    "sum": lambda _: 0, "mean": lambda _: 0, "prod": lambda _: 1, "amax": _lowest, "amin": _highest
+}  # fmt: skip
+
+
+@aten("masked_scatter.default")
+def masked_scatter(at: OpContext, self: Node, mask: Node, source: Node) -> Node:
+    """x with the elements of the source, one after another, where the mask holds"""
+    shape = np.broadcast_shapes(self.shape, mask.shape)
+    x, m = (ops.reshape(ops.broadcast_to(v, shape), (math.prod(shape),)) for v in (self, mask))
+    number = ops.sub(ops.cumsum(cast(m, "i32"), 0), 1)
+    number = ops.minimum(ops.maximum(number, 0), source.ty.size - 1)
+    new = ops.take(ops.reshape(source, (source.ty.size,)), number, 0)
+    return ops.reshape(ops.where(m, cast(new, x.dtype), x), shape)
+
+
+# -- order
+
+
+@aten("bucketize.Tensor", "bucketize.Scalar", "searchsorted.Tensor", "searchsorted.Scalar")
+def bucketize(
+    at: OpContext, *args: Value, right: bool = False, side: str | None = None, sorter: Any = None, **how: Any
+) -> Node:
+    """The number of boundaries below each element, or below and equal"""
+    boundaries, value = args if at.name.startswith("searchsorted") else reversed(args)
+    if sorter is not None:
+        raise at.unsupported("boundaries in another order (sorter)")
+    dtype = promoted(boundaries, value)
+    x = ops.expand_dims(cast(value, dtype), -1)
+    lined = cast(boundaries, dtype)
+    lined = ops.expand_dims(lined, -2) if lined.ty.rank > 1 else lined
+    below = ops.less_equal(lined, x) if right or side == "right" else ops.less(lined, x)
     return cast(ops.sum(cast(below, "i32"), -1), at.dtype)
+
+
+@aten("isin.Tensor_Tensor", "isin.Tensor_Scalar", "isin.Scalar_Tensor")
+def isin(at: OpContext, elements: Value, test: Value, *, assume_unique: bool = False, invert: bool = False) -> Node:
+    """Where an element is one of others"""
+    dtype = promoted(elements, test)
+    x, others = cast(elements, dtype), cast(test, dtype)
+    equal = ops.equal(ops.expand_dims(x, -1), ops.reshape(others, (others.ty.size,)))
+    found = ops.greater(ops.sum(cast(equal, "i32"), -1), 0)
+    return ops.logical_not(found) if invert else found

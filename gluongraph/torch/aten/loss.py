@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gluongraph import ops
 from gluongraph.dtypes import is_float
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.ctc import negative_log_likelihood
 from gluongraph.torch.aten.context import Number, OpContext, cast, constant, in_range
 from gluongraph.torch.aten.elementwise import log_sigmoid_of
-from gluongraph.torch.aten.table import aten
+from gluongraph.torch.aten.table import TABLE, aten
 
 NONE, MEAN, SUM = 0, 1, 2  # ATen's numbers of reductions
 
@@ -240,6 +242,24 @@ def multi_margin(
     return _reduced(ops.sum(ops.where(other, gap, 0.0), -1) / float(classes), reduction)
 
 
+@aten("multilabel_margin_loss.default")
+def multilabel_margin(at: OpContext, self: Node, target: Node, reduction: int = MEAN) -> Node:
+    """Σ over true and other classes max(0, 1 - (x[true] - x[other])) / classes; the true ones end at the first -1"""
+    x, t = (v if v.ty.rank == 2 else ops.reshape(v, (1, v.ty.size)) for v in (self, target))
+    n, classes = x.shape
+    ended = ops.greater(ops.cumsum(cast(ops.less(t, 0), "i32"), 1), 0)
+    true = ops.where(ended, 0, t)
+    given = ops.logical_not(ended)
+    hit = ops.equal(ops.expand_dims(true, -1), ops.iota((n, classes, classes), 2, t.dtype))
+    hit = ops.logical_and(hit, ops.expand_dims(given, -1))  # (n, number of the target, class)
+    is_true = ops.greater(ops.max(cast(hit, "i32"), 1), 0)
+    own = ops.expand_dims(ops.gather(x, true, 1), -1)
+    gap = ops.maximum(1.0 - (own - ops.expand_dims(x, 1)), 0.0)
+    counts = ops.logical_and(ops.expand_dims(given, -1), ops.expand_dims(ops.logical_not(is_true), 1))
+    each = ops.sum(ops.where(counts, gap, 0.0), (1, 2)) / float(classes)
+    return _reduced(each if self.ty.rank == 2 else ops.reshape(each, ()), reduction)
+
+
 # -- of embeddings
 
 
@@ -313,11 +333,28 @@ def ctc_loss(
     zero_infinity: bool = False,
 ) -> Node:
     """Minus the log-probability of all alignments of the targets with the steps (Graves et al. 2006)"""
-    if targets.ty.rank != 2 or log_probs.ty.rank != 3:
-        raise at.unsupported("targets one after another; give them padded, (N, S), for log-probabilities (T, N, C)")
     frames, symbols = (cast(x if isinstance(x, Node) else constant(x), "i32") for x in (input_lengths, target_lengths))
+    alone = log_probs.ty.rank == 2
+    if alone:
+        log_probs = ops.expand_dims(log_probs, 1)
+        targets = ops.reshape(targets, (1, targets.ty.size))
+        frames, symbols = (ops.reshape(x, (1,)) for x in (frames, symbols))
+    if targets.ty.rank == 1:
+        targets = _padded(at, targets, target_lengths, log_probs.shape[1])
     cost, enough = negative_log_likelihood(log_probs, cast(targets, "i32"), frames, symbols, blank)
     each = ops.where(enough, cost, 0.0 if zero_infinity else math.inf)
     if reduction == MEAN:
         return ops.mean(each / cast(ops.maximum(symbols, 1), each.dtype))
-    return _reduced(each, reduction)
+    return ops.reshape(each, ()) if alone and reduction == NONE else _reduced(each, reduction)
+
+
+TABLE["gluongraph.ctc_loss.default"] = ctc_loss
+
+
+def _padded(at: OpContext, targets: Node, lengths: Any, n: int) -> Node:
+    """(N, S) of targets one after another, whose lengths do not depend on data."""
+    known = at.known(lengths, "target_lengths").reshape(-1)
+    begins = np.cumsum(known) - known
+    width = int(max(known.max(), 1))
+    index = np.minimum(begins[:, None] + np.arange(width), targets.ty.size - 1)
+    return ops.take(targets, constant(index.astype(np.int32)), 0)

@@ -10,7 +10,8 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node
-from gluongraph.torch.aten.context import Number, OpContext, cast
+from gluongraph.torch.aten.context import Number, OpContext, cast, constant
+from gluongraph.torch.aten.reduce import root, size_to
 from gluongraph.torch.aten.table import aten
 
 
@@ -27,7 +28,9 @@ def linear(at: OpContext, input: Node, weight: Node, bias: Node | None = None) -
     return y if bias is None else ops.add(y, bias)
 
 
-@aten("matmul.default", "mm.default", "bmm.default", "mv.default", "dot.default", "inner.default")
+@aten(
+    "matmul.default", "mm.default", "bmm.default", "mv.default", "dot.default", "vdot.default", "linalg_matmul.default"
+)
 def matmul(at: OpContext, self: Node, other: Node) -> Node:
     """The product of matrices, over all leading axes; a vector is a row, or a column"""
     a, b = cast(self, at.dtype), cast(other, at.dtype)
@@ -48,8 +51,84 @@ def addmm(at: OpContext, self: Node, left: Node, right: Node, *, beta: Number = 
     y = matmul(at, left, right)
     if at.name.startswith("addbmm"):
         y = ops.sum(y, 0)
-    y = y if alpha == 1 else y * alpha
-    return ops.add(self if beta == 1 else self * beta, y) if beta else y
+    return scaled_sum(at, self, y, beta, alpha)
+
+
+def scaled_sum(at: OpContext, self: Node, y: Node, beta: Number, alpha: Number) -> Node:
+    """beta c + alpha y; without c where beta is 0, so that NaN in it do not count."""
+    c = cast(self, at.dtype)
+    y = y if alpha == 1 else y * cast(alpha, at.dtype)
+    if beta == 0:
+        shape = np.broadcast_shapes(c.shape, y.shape)
+        return ops.add(ops.mul(ops.where(ops.full(c.shape, False, "bool"), c, cast(0, at.dtype)), cast(0, at.dtype)),
+                       ops.broadcast_to(y, shape))  # fmt: skip
+    return ops.add(c if beta == 1 else c * cast(beta, at.dtype), y)
+
+
+@aten("inner.default")
+def inner(at: OpContext, self: Node, other: Node) -> Node:
+    """Sums over the last axis of both"""
+    a, b = cast(self, at.dtype), cast(other, at.dtype)
+    if not a.ty.rank or not b.ty.rank:
+        return ops.mul(a, b)
+    rows, columns = (ops.reshape(x, (-1, x.shape[-1])) for x in (a, b))
+    return ops.reshape(ops.matmul(rows, columns, tb=True), (*a.shape[:-1], *b.shape[:-1]))
+
+
+@aten("addr.default")
+def addr(at: OpContext, self: Node, vec1: Node, vec2: Node, *, beta: Number = 1, alpha: Number = 1) -> Node:
+    """beta c + alpha a bᵀ"""
+    return scaled_sum(at, self, outer(at, vec1, vec2), beta, alpha)
+
+
+@aten("kron.default")
+def kron(at: OpContext, self: Node, other: Node) -> Node:
+    """The product of each element with the whole other array"""
+    rank = max(self.ty.rank, other.ty.rank)
+    a, b = ((*(1,) * (rank - x.ty.rank), *x.shape) for x in (self, other))
+    left = ops.reshape(cast(self, at.dtype), tuple(n for k in a for n in (k, 1)))
+    right = ops.reshape(cast(other, at.dtype), tuple(n for k in b for n in (1, k)))
+    return ops.reshape(ops.mul(left, right), tuple(m * n for m, n in zip(a, b, strict=True)))
+
+
+@aten("cross.default", "linalg_cross.default")
+def cross(at: OpContext, self: Node, other: Node, dim: int | None = -1) -> Node:
+    """The vectors at right angles to both; axes of 3 elements"""
+    shape = np.broadcast_shapes(self.shape, other.shape)
+    a, b = (ops.broadcast_to(cast(x, at.dtype), shape) for x in (self, other))
+    axis = (
+        shape.index(3)
+        if dim is None or (at.name == "cross.default" and dim == -1 and shape[-1] != 3)
+        else dim % len(shape)
+    )
+    x, y = ([ops.part(v, axis, k, k + 1) for k in range(3)] for v in (a, b))
+    parts = [ops.sub(x[i] * y[k], x[k] * y[i]) for i, k in ((1, 2), (2, 0), (0, 1))]
+    return ops.concat(*parts, axis=axis)
+
+
+@aten("tensordot.default")
+def tensordot(at: OpContext, self: Node, other: Node, dims_self: Sequence[int], dims_other: Sequence[int]) -> Node:
+    """Sums over pairs of axes"""
+    a, b = ([d % x.ty.rank for d in dims] for x, dims in ((self, dims_self), (other, dims_other)))
+    for i, k in zip(a, b, strict=True):  # an extent of 1 meets all of the other
+        if self.shape[i] == 1 and other.shape[k] > 1:
+            other = ops.sum(other, (k,), True)
+        elif other.shape[k] == 1 and self.shape[i] > 1:
+            self = ops.sum(self, (i,), True)
+    left = [k for k in range(self.ty.rank) if k not in a]
+    right = [k for k in range(other.ty.rank) if k not in b]
+    depth = math.prod(self.shape[k] for k in a)
+    rows = ops.reshape(ops.transpose(self, (*left, *a)), (-1, depth))
+    columns = ops.reshape(ops.transpose(other, (*right, *b)), (-1, depth))
+    shape = (*(self.shape[k] for k in left), *(other.shape[k] for k in right))
+    return ops.reshape(ops.matmul(rows, columns, tb=True), shape)
+
+
+@aten("linalg_vecdot.default")
+def vecdot(at: OpContext, x: Node, y: Node, *, dim: int = -1) -> Node:
+    """The sum of products along an axis"""
+    product = ops.mul(cast(x, at.dtype), cast(y, at.dtype))
+    return ops.sum(product, dim % product.ty.rank)
 
 
 @aten("outer.default", "ger.default")
@@ -165,11 +244,22 @@ def cdist(at: OpContext, x1: Node, x2: Node, p: Number = 2.0, compute_mode: Any 
 
 def _distance(gap: Node, p: Number) -> Node:
     """The norm of the last axis, with the gradient 0 at 0."""
+    if p == 0:
+        return ops.sum(cast(ops.not_equal(gap, 0.0), gap.dtype), -1)
     if p == 1:
         return ops.sum(ops.abs(gap), -1)
-    total = ops.sum(gap * gap if p == 2 else ops.pow(ops.abs(gap), float(p)), -1)
-    safe = ops.where(ops.equal(total, 0.0), 1.0, total)
-    return ops.where(ops.equal(total, 0.0), 0.0, ops.sqrt(safe) if p == 2 else ops.pow(safe, 1.0 / p))
+    if p == math.inf:
+        return ops.amax(ops.abs(gap), -1)
+    if p == 2:
+        return root(ops.sum(gap * gap, -1))
+    return root(ops.sum(size_to(gap, p), -1), p)
+
+
+@aten("pdist.default", "_pdist_forward.default")
+def pdist(at: OpContext, self: Node, p: Number = 2.0) -> Node:
+    """The distances of all pairs of different rows"""
+    first, second = (constant(k.astype(np.int32)) for k in np.triu_indices(self.shape[0], 1))
+    return _distance(ops.sub(ops.take(self, first, 0), ops.take(self, second, 0)), p)
 
 
 @aten("pairwise_distance.default")
@@ -188,6 +278,14 @@ def cosine_similarity(at: OpContext, x1: Node, x2: Node, dim: int = 1, eps: floa
         ops.broadcast_to(x1, np.broadcast_shapes(x1.shape, x2.shape)),
         ops.broadcast_to(x2, np.broadcast_shapes(x1.shape, x2.shape)),
     )
+    if not a.ty.rank:
+        a, b, dim = ops.reshape(a, (1,)), ops.reshape(b, (1,)), 0
     axis = dim % a.ty.rank
-    norms = [ops.sqrt(ops.maximum(ops.sum(x * x, axis), eps * eps)) for x in (a, b)]
-    return ops.sum(a * b, axis) / (norms[0] * norms[1])
+    x, y = (ops.div(v, _held_norm(v, axis, eps)) for v in (a, b))
+    return ops.sum(x * y, axis)
+
+
+def _held_norm(x: Node, axis: int, eps: float) -> Node:
+    """The norm, at least eps; its gradient is that of the norm also below."""
+    norm = root(ops.sum(x * x, axis, True))
+    return ops.add(norm, ops.stop_gradient(ops.sub(ops.maximum(norm, eps), norm)))

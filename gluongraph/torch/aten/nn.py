@@ -11,12 +11,21 @@ from gluongraph import ops
 from gluongraph.ir.graph import Node
 from gluongraph.ops.nn import UNSEEN
 from gluongraph.torch.aten.context import OpContext, Value, cast, fold, in_range
+from gluongraph.torch.aten.reduce import largest
 from gluongraph.torch.aten.table import aten
 
 # -- softmax
 
 
-@aten("softmax.int", "_softmax.default", "_safe_softmax.default")
+@aten("_safe_softmax.default")
+def safe_softmax(at: OpContext, self: Node, dim: int, *how: Any, **kwargs: Any) -> Node:
+    """exp(x) / Σ exp(x) along an axis, and 0 where all are -infinity"""
+    x = cast(self, at.dtype)
+    seen = ops.greater(ops.stop_gradient(ops.max(x, dim, True)), -math.inf)
+    return ops.where(seen, ops.softmax(ops.where(seen, x, 0.0), dim), 0.0)
+
+
+@aten("softmax.int", "_softmax.default")
 def softmax(at: OpContext, self: Node, dim: int, *how: Any, **kwargs: Any) -> Node:
     """exp(x) / Σ exp(x) along an axis"""
     x = cast(self, at.dtype)
@@ -102,7 +111,18 @@ def _fused(q: Node, k: Node, v: Node, mask: Node | None, causal: bool, factor: f
     first: they are the same where there are as many keys as queries."""
     if causal and q.shape[2] != k.shape[2]:
         mask, causal = _first_keys(q.shape[2], k.shape[2], mask), False
-    return ops.attention(q, k, v, mask, causal=causal, scale=factor)
+    return _where_seen(ops.attention(q, k, v, mask, causal=causal, scale=factor), mask)
+
+
+def _where_seen(y: Node, mask: Node | None) -> Node:
+    """0 for the queries that see no key."""
+    if mask is None:
+        return y
+    known = fold(mask)
+    if known is not None and known.any(-1).all():
+        return y
+    some = ops.greater(ops.max(cast(mask, "i32"), -1, True), 0)
+    return ops.where(some, y, 0.0)
 
 
 def _first_keys(rows: int, columns: int, mask: Node | None) -> Node:
@@ -128,8 +148,12 @@ def _composed(
     seen = _first_keys(q.shape[2], k.shape[2], mask) if causal else mask
     if seen is not None:
         scores = ops.where(seen, scores, UNSEEN)
-    weights = ops.softmax(scores, -1)
-    return ops.matmul(dropped(at, weights, p), v)
+    if added is None:
+        weights = ops.softmax(scores, -1)
+    else:  # a row of it may be -infinity
+        reached = ops.greater(ops.stop_gradient(ops.max(scores, -1, True)), -math.inf)
+        weights = ops.where(reached, ops.softmax(ops.where(reached, scores, 0.0), -1), 0.0)
+    return _where_seen(ops.matmul(dropped(at, weights, p), v), seen)
 
 
 # -- embeddings
@@ -150,13 +174,23 @@ def embedding(
     sparse: bool = False,
 ) -> Node:
     """The rows of the weight; that of padding_idx gets no gradient"""
+    indices = in_range(indices, weight.shape[0], "embedding: index")
+    y = ops.embedding(indices, weight)
     if scale_grad_by_freq:
-        raise at.unsupported("gradients divided by how often a row is used (scale_grad_by_freq)")
-    y = ops.embedding(in_range(indices, weight.shape[0], "embedding: index"), weight)
+        y = _shared_gradient(y, indices, weight.shape[0])
     if padding_idx < 0:
         return y
     is_padding = ops.expand_dims(ops.equal(indices, cast(padding_idx, indices.dtype)), -1)
     return ops.where(is_padding, ops.stop_gradient(y), y)
+
+
+def _shared_gradient(y: Node, indices: Node, rows: int) -> Node:
+    """y, with gradients divided by how often the row is used."""
+    flat = ops.reshape(indices, (indices.ty.size,))
+    counts = ops.scatter_add(ops.full((rows,), 0, y.dtype), flat, ops.full(flat.shape, 1, y.dtype))
+    share = ops.expand_dims(1.0 / ops.reshape(ops.take(counts, flat, 0), indices.shape), -1)
+    held = ops.stop_gradient(y)
+    return ops.add(held, ops.sub(y, held) * share)
 
 
 @aten(
@@ -177,19 +211,50 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int | None = None,
 ) -> list[Node]:
-    """Sums, means or maxima of the rows of each bag; bags of equal size, as a matrix of indices gives them"""
-    begins = at.known(offsets, "the offsets").reshape(-1)
-    count = len(begins) - include_last_offset
-    size = indices.ty.size // max(count, 1)
-    if not np.array_equal(begins[:count], np.arange(count) * size):
-        raise at.unsupported("bags of different sizes; give the indices as a matrix, a bag in each row")
-    if padding_idx is not None and padding_idx >= 0:
-        raise at.unsupported("padding_idx of an EmbeddingBag")
+    """Sums, means or maxima of the rows of each bag; what else PyTorch returns cannot be asked"""
+    if scale_grad_by_freq:
+        raise at.unsupported("scale_grad_by_freq of an EmbeddingBag")
     indices = in_range(indices, weight.shape[0], "embedding_bag: index")
-    rows = ops.reshape(ops.embedding(indices, weight), (count, size, weight.shape[1]))
+    rows = ops.embedding(indices, weight)
     if per_sample_weights is not None:
-        rows = rows * ops.reshape(per_sample_weights, (count, size, 1))
-    return [{0: ops.sum, 1: ops.mean, 2: ops.amax}[mode](rows, 1)]
+        rows = rows * ops.expand_dims(per_sample_weights, -1)
+    counted = None
+    if padding_idx is not None and padding_idx >= 0:
+        counted = ops.not_equal(indices, cast(padding_idx, indices.dtype))
+    bags = offsets.ty.size - include_last_offset
+    known = fold(offsets)
+    if counted is None and known is not None:
+        size = indices.ty.size // max(bags, 1)
+        if np.array_equal(known.reshape(-1)[:bags], np.arange(bags) * size) and size * bags == indices.ty.size:
+            every = ops.reshape(rows, (bags, size, weight.shape[1]))
+            return [{0: ops.sum, 1: ops.mean, 2: largest}[mode](every, 1)]
+    return [_bags(rows, _members(offsets, bags, indices.ty.size, counted), mode)]
+
+
+def _members(offsets: Node, bags: int, n: int, counted: Node | None) -> Node:
+    """(bags, n): which rows are in which bag."""
+    begins = cast(ops.reshape(offsets, (offsets.ty.size, 1)), "i64")
+    begun = ops.greater_equal(ops.iota((offsets.ty.size, n), 1, "i64"), begins)
+    ended = ops.part(begun, 0, 1, offsets.ty.size)
+    if offsets.ty.size == bags:
+        ended = (
+            ops.concat(ended, ops.full((1, n), False, "bool"), axis=0) if bags > 1 else ops.full((1, n), False, "bool")
+        )
+        within = ops.logical_and(begun, ops.logical_not(ended))
+    else:
+        within = ops.logical_and(ops.part(begun, 0, 0, bags), ops.logical_not(ended))
+    return within if counted is None else ops.logical_and(within, ops.reshape(counted, (1, n)))
+
+
+def _bags(rows: Node, members: Node, mode: int) -> Node:
+    """Sums, means or maxima of the rows of each bag; 0 of an empty one."""
+    count = ops.sum(cast(members, rows.dtype), 1, True)
+    if mode == 2:
+        lined = ops.expand_dims(members, -1)
+        every = ops.where(lined, ops.broadcast_to(rows, (members.shape[0], *rows.shape)), -math.inf)
+        return ops.where(ops.greater(count, 0.0), largest(every, 1), 0.0)
+    total = ops.matmul(cast(members, rows.dtype), rows)
+    return total if mode == 0 else total / ops.maximum(count, 1.0)
 
 
 @aten("one_hot.default")
@@ -219,7 +284,7 @@ def dropout(at: OpContext, input: Node, p: float, train: bool) -> Node:
     axes = tuple(range(2, input.ty.rank)) if at.name.startswith("feature") else ()
     if not train or p == 0.0:
         return input
-    if "alpha" not in at.name:
+    if "alpha" not in at.name or p >= 1.0:
         return dropped(at, input, p, axes)
     alpha = 1.7580993408473766  # -lim selu(x), x -> -inf
     a = 1.0 / math.sqrt((alpha * alpha * p + 1) * (1 - p))

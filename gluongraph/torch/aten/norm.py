@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES
@@ -37,18 +38,18 @@ def batch_norm_functional(
     training: bool,
     momentum: float,
     eps: float,
-) -> list[Node]:
+) -> list[Node | None]:
     """In training by the batch, which moves the running statistics: mean, and the unbiased variance"""
     if not training:
         y = _by_statistics(input, weight, bias, running_mean, running_var, eps)
-        return [y, running_mean, running_var, running_mean, running_var]
+        return [y, None, None, running_mean, running_var]
     y, mean, var = _batch_norm(input, weight, bias, eps)
     count = input.ty.size // input.shape[1]
     unbiased = var * (count / max(count - 1, 1))
     means, variances = (
         moved(old, cast(new, old.dtype), 1 - momentum) for old, new in ((running_mean, mean), (running_var, unbiased))
     )
-    return [y, mean, var, means, variances]
+    return [y, mean, ops.rsqrt(var + eps), means, variances]
 
 
 @aten("_native_batch_norm_legit.no_stats")
@@ -56,7 +57,8 @@ def batch_norm_no_stats(
     at: OpContext, input: Node, weight: Node | None, bias: Node | None, training: bool, momentum: float, eps: float
 ) -> list[Node]:
     """By the batch, in either mode"""
-    return list(_batch_norm(input, weight, bias, eps))
+    y, mean, var = _batch_norm(input, weight, bias, eps)
+    return [y, mean, ops.rsqrt(var + eps)]
 
 
 def _by_statistics(x: Node, weight: Node | None, bias: Node | None, mean: Node, var: Node, eps: float) -> Node:
@@ -79,10 +81,16 @@ def batch_norm_no_training(
     eps: float,
 ) -> list[Node]:
     """By the running statistics"""
-    return [_by_statistics(input, weight, bias, running_mean, running_var, eps), running_mean, running_var]
+    return [_by_statistics(input, weight, bias, running_mean, running_var, eps)]
 
 
-@aten("batch_norm.default", "_native_batch_norm_legit.default", "native_batch_norm.default")
+@aten("_native_batch_norm_legit.default", "native_batch_norm.default")
+def native_batch_norm(at: OpContext, *args: Any) -> list[Node]:
+    """The same, as the first of three results"""
+    return [batch_norm(at, *args)]
+
+
+@aten("batch_norm.default")
 def batch_norm(
     at: OpContext,
     input: Node,
@@ -119,7 +127,18 @@ def layer_norm(
     dtype = input.dtype if weight is None else weight.dtype
     y = ops.layer_norm(cast(rows, dtype), _vector(weight, n, 1.0, dtype), _vector(bias, n, 0.0, dtype), -1, eps)
     y = cast(ops.reshape(y, input.shape), input.dtype)
-    return [y] if at.name.startswith("native") else y
+    if not at.name.startswith("native"):
+        return y
+    return [y, *map(ops.stop_gradient, _moments(rows, (rows.ty.rank - 1,), eps, input.ty.rank))]
+
+
+def _moments(x: Node, axes: tuple[int, ...], eps: float, rank: int) -> list[Node]:
+    """Mean and 1 / deviation over axes, as the native operators return them beside their result."""
+    mean = ops.mean(x, axes, True)
+    gap = ops.sub(x, mean)
+    scale = ops.rsqrt(ops.mean(gap * gap, axes, True) + eps)
+    shape = (*mean.shape, *(1,) * (rank - mean.ty.rank))
+    return [ops.reshape(v, shape) for v in (mean, scale)]
 
 
 @aten("rms_norm.default", "_fused_rms_norm.default")
@@ -145,6 +164,15 @@ def _over_groups(x: Node, groups: int, weight: Node | None, bias: Node | None, e
 
     y = y if weight is None else y * lined(weight)
     return y if bias is None else y + lined(bias)
+
+
+@aten("native_group_norm.default")
+def native_group_norm(
+    at: OpContext, input: Node, weight: Node | None, bias: Node | None, n: int, c: int, hxw: int, group: int, eps: float
+) -> list[Node]:
+    """The same, and mean and 1 / deviation of each group"""
+    mean, scale = _moments(ops.reshape(input, (n, group, c // group * hxw)), (2,), eps, 3)
+    return [_over_groups(input, group, weight, bias, eps), *(ops.reshape(v, (n, group)) for v in (mean, scale))]
 
 
 @aten("group_norm.default")

@@ -9,8 +9,11 @@ import numpy as np
 
 from gluongraph import ops
 from gluongraph.ir.graph import Node
-from gluongraph.torch.aten.context import OpContext, constant
+from gluongraph.storage import Array
+from gluongraph.torch.aten.context import OpContext, cast, constant
 from gluongraph.torch.aten.conv import each
+from gluongraph.torch.aten.index import written
+from gluongraph.torch.aten.reduce import largest
 from gluongraph.torch.aten.table import aten
 
 Ints = Sequence[int]
@@ -43,26 +46,86 @@ def max_pool(
 
 
 def _dilated_max(x: Node, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil: bool) -> Node:
-    """The maximum axis by axis, over the elements that the taps of each window read."""
-    for a, (k, s, p, d) in enumerate(zip(kernel, stride, padding, dilation, strict=True)):
-        axis, n = a + 2, x.shape[a + 2]
-        reach = d * (k - 1) + 1
-        count = (n + 2 * p - reach + (s - 1 if ceil else 0)) // s + 1
-        count -= (count - 1) * s >= n + p
-        behind = max((count - 1) * s + reach - n - p, 0)
-        frame = (
-            [p if b == axis else 0 for b in range(x.ty.rank)],
-            [behind if b == axis else 0 for b in range(x.ty.rank)],
-        )
-        index = np.arange(count)[:, None] * s + np.arange(k) * d
-        x = ops.max(ops.take(ops.pad(x, *frame, -math.inf), constant(index.astype(np.int32)), axis), axis + 1)
+    """The maximum axis by axis, the last one first, over the elements that the taps of each window read: so it is the
+    first of several equal ones."""
+    for a, taps in reversed(list(enumerate(_taps(x.shape[2:], kernel, stride, padding, dilation, ceil)))):
+        x = _largest_of(x, a + 2, taps)
     return x
 
 
+Taps = list[list[int]]
+
+
+def _taps(size: Ints, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil: bool) -> list[Taps]:
+    """For each axis, for each window, which elements it reads."""
+    found = []
+    for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True):
+        reach = d * (k - 1) + 1
+        count = (n + 2 * p - reach + (s - 1 if ceil else 0)) // s + 1
+        count -= (count - 1) * s >= n + p
+        starts = [i * s - p for i in range(count)]
+        found.append([[i for i in range(b, b + reach, d) if 0 <= i < n] for b in starts])
+    return found
+
+
+def _largest_of(x: Node, axis: int, taps: Taps) -> Node:
+    """The largest element of each window of an axis, the first of several equal ones."""
+    width = max(map(len, taps))
+    index = np.array([[*t, *t[-1:] * (width - len(t))] for t in taps], np.int32)
+    return largest(ops.take(x, constant(index), axis), axis + 1)
+
+
 @aten("max_pool2d_with_indices.default", "max_pool3d_with_indices.default", "max_pool1d_with_indices.default")
-def max_pool_with_indices(at: OpContext, self: Node, *args: Ints | bool) -> list[Node]:
-    """The largest element of each window; where it is cannot be asked"""
-    return [max_pool(at, self, *args)]  # type: ignore[arg-type]
+def max_pool_with_indices(
+    at: OpContext,
+    self: Node,
+    kernel_size: Ints,
+    stride: Ints = (),
+    padding: Ints = (0,),
+    dilation: Ints = (1,),
+    ceil_mode: bool = False,
+) -> list[Node]:
+    """The largest element of each window, and its number among the elements of its channel"""
+    axes = int(at.name[len("max_pool")])
+    kernel = each(kernel_size, axes)
+    steps = each(stride, axes) if stride else kernel
+    taps = _taps(self.shape[-axes:], kernel, steps, each(padding, axes), each(dilation, axes), ceil_mode)
+    return [max_pool(at, self, kernel_size, stride, padding, dilation, ceil_mode), _numbers(self, taps)]
+
+
+def _numbers(x: Node, taps: Sequence[Taps]) -> Node:
+    """The number, among the elements of the last axes, of the largest of each window."""
+    axes = len(taps)
+    size, windows = x.shape[-axes:], tuple(map(len, taps))
+    width = [max(map(len, t)) for t in taps]
+    number = np.zeros((*windows, *width), np.int64)
+    for a, t in enumerate(taps):
+        index = np.array([[*w, *w[-1:] * (width[a] - len(w))] for w in t])
+        shape = [1] * (2 * axes)
+        shape[a], shape[axes + a] = index.shape
+        number = number * size[a] + index.reshape(shape)
+    number = number.reshape(math.prod(windows), math.prod(width))
+    lead = x.shape[:-axes]
+    flat = ops.reshape(ops.stop_gradient(x), (*lead, math.prod(size)))
+    best = ops.argmax(ops.take(flat, constant(number), len(lead)), -1, True, "i64")
+    every = ops.broadcast_to(constant(number), (*lead, *number.shape))
+    return ops.reshape(ops.gather(every, best, len(lead) + 1), (*lead, *windows))
+
+
+@aten("max_unpool2d.default", "max_unpool3d.default")
+def max_unpool(at: OpContext, self: Node, indices: Node, output_size: Ints, *how: Ints) -> Node:
+    """Elements at their numbers among those of a channel, 0 elsewhere"""
+    axes = len(output_size)
+    lead = self.shape[:-axes]
+    count, rows = math.prod(output_size), math.prod(lead)
+    base = ops.iota((rows, 1), 0, "i64") * count
+    place = ops.add(ops.reshape(cast(indices, "i64"), (rows, indices.ty.size // rows)), base)
+    zeros = ops.full((rows * count,), 0, self.dtype)
+    row, new = ops.reshape(place, (place.ty.size,)), ops.reshape(self, (self.ty.size,))
+    made = ops.stop_gradient(written(zeros, row, new, False))
+    # The gradient of a place goes to all that were written there: windows that overlap write one element twice.
+    made = ops.add(made, ops.scatter_add(zeros, row, ops.sub(new, ops.stop_gradient(new))))
+    return ops.reshape(made, (*lead, *output_size))
 
 
 @aten("avg_pool1d.default", "avg_pool2d.default", "avg_pool3d.default")
@@ -110,14 +173,14 @@ def _bounds(n: int, k: int) -> list[tuple[int, int]]:
     return [(i * n // k, -(-(i + 1) * n // k)) for i in range(k)]
 
 
-def _averages(n: int, k: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    matrix = np.zeros((n, k), np.float32)
+def _averages(n: int, k: int) -> Array:
+    matrix = np.zeros((n, k))
     for i, (begin, end) in enumerate(_bounds(n, k)):
         matrix[begin:end, i] = 1.0 / (end - begin)
     return matrix
 
 
-def mapped(x: Node, axis: int, matrix: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Node:
+def mapped(x: Node, axis: int, matrix: Array) -> Node:
     """Each line along the axis times a matrix (old, new)."""
     last = ops.moveaxis(x, axis, -1)
     y = ops.matmul(ops.reshape(last, (-1, last.shape[-1])), constant(matrix, x.dtype))
@@ -126,10 +189,9 @@ def mapped(x: Node, axis: int, matrix: np.ndarray[tuple[int, ...], np.dtype[np.f
 
 @aten("adaptive_max_pool1d.default", "adaptive_max_pool2d.default", "adaptive_max_pool3d.default")
 def adaptive_max_pool(at: OpContext, self: Node, output_size: Ints) -> list[Node]:
-    """The largest element of so many windows, which cover an axis; where it is cannot be asked"""
+    """The largest element of so many windows, which cover an axis, and its number among those of its channel"""
     first, x = self.ty.rank - len(output_size), self
-    for a, k in enumerate(output_size):
-        axis = first + a
-        parts = [ops.max(ops.part(x, axis, b, e), axis, True) for b, e in _bounds(x.shape[axis], k)]
-        x = ops.concat(*parts, axis=axis)
-    return [x]
+    taps = [[list(range(*b)) for b in _bounds(n, k)] for n, k in zip(self.shape[first:], output_size, strict=True)]
+    for a, own in reversed(list(enumerate(taps))):
+        x = _largest_of(x, first + a, own)
+    return [x, _numbers(self, taps)]

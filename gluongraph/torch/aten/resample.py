@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,12 +20,15 @@ Ints = Sequence[int]
 Scales = Sequence[float | None] | None
 
 
-def _targets(x: Node, size: Ints | None, factors: Scales) -> tuple[list[int], list[float | None]]:
+def _targets(
+    x: Node, size: Ints | None, factors: Scales | float, *more: float | None
+) -> tuple[list[int], list[float | None]]:
     """The new extents, and the factors where those were given."""
     extents = x.shape[2:]
     if size is not None:
-        return list(size), [None] * len(extents)
-    assert factors is not None
+        given = (factors if isinstance(factors, (list, tuple)) else (factors, *more)) if factors is not None else ()
+        return list(size), list(given) or [None] * len(extents)
+    assert factors is not None and not isinstance(factors, float)
     return [math.floor(n * (f or 1.0)) for n, f in zip(extents, factors, strict=True)], list(factors)
 
 
@@ -43,9 +47,7 @@ def _nearest(exact: bool, *overloads: str) -> None:
     def nearest(
         at: OpContext, input: Node, output_size: Ints | None, scale_factors: Scales = None, *scales: Any
     ) -> Node:
-        sizes, factors = _targets(input, output_size, scale_factors)
-        if output_size is not None and (scales or isinstance(scale_factors, float)):
-            factors = [scale_factors, *scales]  # type: ignore[list-item]
+        sizes, factors = _targets(input, output_size, scale_factors, *scales)
         x = input
         for a, (new, factor) in enumerate(zip(sizes, factors, strict=True)):
             n = x.shape[a + 2]
@@ -91,7 +93,7 @@ def _cubic_weight(a: float) -> Callable[[Array], Array]:
 
 def _matrix(n: int, new: int, step: float, align: bool, cubic: bool, antialias: bool) -> Array:
     """(old, new): the weights of the elements in each sample."""
-    at = np.arange(new) * step if align else (np.arange(new) + 0.5) * step - 0.5
+    at = np.arange(new) * step if align and not antialias else (np.arange(new) + 0.5) * step - 0.5
     if not (align or cubic or antialias):
         at = np.maximum(at, 0.0)
     wide = max(step, 1.0) if antialias else 1.0
@@ -105,7 +107,7 @@ def _matrix(n: int, new: int, step: float, align: bool, cubic: bool, antialias: 
         if antialias:
             share = np.where((index >= 0) & (index < n), share, 0.0)
         np.add.at(matrix, (np.clip(index, 0, n - 1), np.arange(new)), share)
-    return (matrix / matrix.sum(0) if antialias else matrix).astype(np.float32)
+    return matrix / matrix.sum(0) if antialias else matrix
 
 
 def _smooth(name: str, axes: int, cubic: bool, antialias: bool) -> None:
@@ -118,7 +120,9 @@ def _smooth(name: str, axes: int, cubic: bool, antialias: bool) -> None:
         scale_factors: Scales = None,
         *scales: Any,
     ) -> Node:
-        sizes, factors = _targets(input, output_size, scale_factors)
+        sizes, factors = _targets(input, output_size, scale_factors, *scales)
+        if (antialias or not cubic) and tuple(sizes) == input.shape[2:]:  # copied, whatever the factors
+            return input
         x = input
         for a, (new, factor) in enumerate(zip(sizes, factors, strict=True)):
             n = x.shape[a + 2]
@@ -139,34 +143,66 @@ _smooth("_upsample_bicubic2d_aa", 2, True, True)
 # -- samples at places that are data
 
 
-@aten("grid_sampler_2d.default", "grid_sampler.default")
+@aten("grid_sampler_2d.default", "grid_sampler_3d.default", "grid_sampler.default")
 def grid_sampler(
     at: OpContext, input: Node, grid: Node, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Node:
-    """Samples of images at points (x, y) between -1 and 1"""
-    if input.ty.rank != 4 or interpolation_mode > 1:
-        raise at.unsupported("samples of volumes, and cubic ones")
-    _, _, h, w = input.shape
-    x, y = (ops.reshape(ops.part(grid, 3, k, k + 1), grid.shape[:3]) for k in (0, 1))
-    x, y = (_place(v, n, padding_mode, align_corners) for v, n in ((x, w), (y, h)))
-    if interpolation_mode == 1:
-        return _read(input, ops.round(y), ops.round(x), None, padding_mode)
-    left, top = ops.stop_gradient(ops.floor(x)), ops.stop_gradient(ops.floor(y))
-    right, bottom = x - left, y - top
+    """Samples of images or volumes at points (x, y) or (x, y, z) between -1 and 1"""
+    size, last = input.shape[2:], grid.ty.rank - 1
+    points = [ops.reshape(ops.part(grid, last, k, k + 1), grid.shape[:-1]) for k in range(len(size))][::-1]
+    places = [
+        ((v + 1.0) * ((n - 1) / 2) if align_corners else ((v + 1.0) * n - 1.0) / 2.0)
+        for v, n in zip(points, size, strict=True)
+    ]
+
+    def held(v: Node, n: int) -> Node:
+        return _within(v, n, padding_mode, align_corners)
+
+    if interpolation_mode == 2:
+        taps = [_cubic_taps(v, n, held) for v, n in zip(places, size, strict=True)]
+    else:
+        places = [held(v, n) for v, n in zip(places, size, strict=True)]
+        taps = [[(ops.round(v), None)] if interpolation_mode == 1 else _linear_taps(v) for v in places]
     total: Node | None = None
-    for rows, v in ((top, 1.0 - bottom), (top + 1.0, bottom)):
-        for columns, u in ((left, 1.0 - right), (left + 1.0, right)):
-            part = _read(input, rows, columns, v * u, padding_mode)
-            total = part if total is None else total + part
+    for chosen in itertools.product(*taps):
+        weight: Node | None = None
+        for _, share in chosen:
+            weight = share if weight is None else weight if share is None else weight * share
+        part = _read(input, [ops.stop_gradient(place) for place, _ in chosen], weight)
+        total = part if total is None else total + part
     assert total is not None
     return total
 
 
-def _place(v: Node, n: int, padding_mode: int, align: bool) -> Node:
-    """A coordinate between -1 and 1 as a place in pixels."""
-    place = (v + 1.0) * ((n - 1) / 2) if align else ((v + 1.0) * n - 1.0) / 2.0
-    if padding_mode == 1:
-        return ops.minimum(ops.maximum(place, 0.0), float(n - 1))
+Taps = list[tuple[Node, Node | None]]
+
+
+def _linear_taps(v: Node) -> Taps:
+    """The places on both sides of a point along an axis, and their weights."""
+    below = ops.stop_gradient(ops.floor(v))
+    part = v - below
+    return [(below, 1.0 - part), (below + 1.0, part)]
+
+
+def _cubic_taps(v: Node, n: int, held: Callable[[Node, int], Node]) -> Taps:
+    """Four places around a point along an axis, each brought within the image, and their weights."""
+    below = ops.stop_gradient(ops.floor(v))
+    part, a = v - below, -0.75
+
+    def near(x: Node) -> Node:
+        return ((a + 2) * x - (a + 3)) * x * x + 1.0
+
+    def far(x: Node) -> Node:
+        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+
+    weights = (far(part + 1.0), near(part), near(1.0 - part), far(2.0 - part))
+    return [(ops.round(held(below + float(k - 1), n)), w) for k, w in enumerate(weights)]
+
+
+def _within(place: Node, n: int, padding_mode: int, align: bool) -> Node:
+    """A place in pixels brought within the image: at its edge, or mirrored; or left where it is."""
+    if padding_mode == 0:
+        return place
     if padding_mode == 2:
         low, span = (0.0, n - 1.0) if align else (-0.5, float(n))
         if span == 0:
@@ -175,35 +211,37 @@ def _place(v: Node, n: int, padding_mode: int, align: bool) -> Node:
         turns = ops.stop_gradient(ops.floor(away / span))
         rest = away - turns * span
         odd = ops.equal(turns - ops.floor(turns / 2.0) * 2.0, 1.0)
-        return ops.minimum(ops.maximum(ops.where(odd, span - rest, rest) + low, 0.0), float(n - 1))
-    return place
+        place = ops.where(odd, span - rest, rest) + low
+    inside = ops.logical_and(ops.greater(place, 0.0), ops.less(place, n - 1.0))  # no gradient at the edge
+    return ops.where(inside, place, ops.stop_gradient(ops.minimum(ops.maximum(place, 0.0), n - 1.0)))
 
 
-def _read(x: Node, rows: Node, columns: Node, weight: Node | None, padding_mode: int) -> Node:
-    """The pixels at rows and columns (N, h, w), times a weight; 0 outside."""
-    n, c, h, w = x.shape
-    inside = ops.logical_and(
-        ops.logical_and(ops.greater_equal(rows, 0.0), ops.less_equal(rows, h - 1.0)),
-        ops.logical_and(ops.greater_equal(columns, 0.0), ops.less_equal(columns, w - 1.0)),
-    )
-    held = [cast(ops.minimum(ops.maximum(v, 0.0), m - 1.0), "i32") for v, m in ((rows, h), (columns, w))]
-    place = ops.reshape(held[0] * w + held[1], (n, 1, rows.ty.size // n))
-    pixels = ops.gather(ops.reshape(x, (n, c, h * w)), ops.broadcast_to(place, (n, c, place.shape[2])), 2)
+def _read(x: Node, places: Sequence[Node], weight: Node | None) -> Node:
+    """The elements at places (N, ...) for each axis, times a weight; 0 outside."""
+    n, c, *size = x.shape
+    inside, row = None, None
+    for v, m in zip(places, size, strict=True):
+        hit = ops.logical_and(ops.greater_equal(v, 0.0), ops.less_equal(v, m - 1.0))
+        inside = hit if inside is None else ops.logical_and(inside, hit)
+        index = cast(ops.minimum(ops.maximum(v, 0.0), m - 1.0), "i32")
+        row = index if row is None else row * m + index
+    assert inside is not None and row is not None
+    place = ops.reshape(row, (n, 1, row.ty.size // n))
+    pixels = ops.gather(ops.reshape(x, (n, c, math.prod(size))), ops.broadcast_to(place, (n, c, place.shape[2])), 2)
     share = cast(inside, x.dtype) if weight is None else ops.where(inside, weight, 0.0)
-    return ops.reshape(pixels, (n, c, *rows.shape[1:])) * ops.reshape(share, (n, 1, *rows.shape[1:]))
+    return ops.reshape(pixels, (n, c, *row.shape[1:])) * ops.reshape(share, (n, 1, *row.shape[1:]))
 
 
 @aten("affine_grid_generator.default")
 def affine_grid(at: OpContext, theta: Node, size: Ints, align_corners: bool) -> Node:
-    """The points that affine maps (N, 2, 3) take the pixels of an image to"""
-    if len(size) != 4:
-        raise at.unsupported("grids of volumes")
-    n, _, h, w = size
+    """The points that affine maps (N, 2, 3) or (N, 3, 4) take the pixels of an image or a volume to"""
+    n, _, *extents = size
 
     def line(k: int) -> Array:
-        return np.linspace(-1, 1, k) if align_corners else (np.arange(k) * 2 + 1) / k - 1
+        return np.linspace(-1, 1, k) if align_corners and k > 1 else (np.arange(k) * 2 + 1) / k - 1
 
-    columns, rows = np.meshgrid(line(w), line(h))
-    points = np.stack([columns, rows, np.ones_like(rows)], -1).reshape(h * w, 3).astype(np.float32)
-    every = ops.broadcast_to(constant(points, theta.dtype), (n, h * w, 3))
-    return ops.reshape(ops.matmul(every, theta, tb=True), (n, h, w, 2))
+    axes = np.meshgrid(*map(line, extents), indexing="ij")[::-1]  # x first
+    count = math.prod(extents)
+    points = np.stack([*axes, np.ones_like(axes[0])], -1).reshape(count, len(extents) + 1)
+    every = ops.broadcast_to(constant(points, theta.dtype), (n, *points.shape))
+    return ops.reshape(ops.matmul(every, theta, tb=True), (n, *extents, len(extents)))

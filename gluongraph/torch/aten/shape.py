@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from gluongraph import ops
+from gluongraph.errors import UnsupportedError
 from gluongraph.ir.graph import Node
 from gluongraph.ops.builders import broadcast_shape
+from gluongraph.storage import Array
 from gluongraph.torch.aten.context import Number, OpContext, cast, constant
 from gluongraph.torch.aten.table import TABLE, aten
 
@@ -65,7 +67,7 @@ def unflatten(at: OpContext, self: Node, dim: int, sizes: Ints) -> Node:
     return ops.reshape(self, (*self.shape[:axis], *inner, *self.shape[axis + 1 :]))
 
 
-@aten("squeeze.default", "squeeze.dim", "squeeze.dims")
+@aten("squeeze.default", "squeeze.dim", "squeeze.dims", "squeeze_copy.default", "squeeze_copy.dim", "squeeze_copy.dims")
 def squeeze(at: OpContext, self: Node, dim: int | Ints | None = None) -> Node:
     """Without the axes of extent 1"""
     rank = self.ty.rank
@@ -73,7 +75,7 @@ def squeeze(at: OpContext, self: Node, dim: int | Ints | None = None) -> Node:
     return ops.reshape(self, tuple(n for a, n in enumerate(self.shape) if a not in named or n != 1))
 
 
-@aten("unsqueeze.default")
+@aten("unsqueeze.default", "unsqueeze_copy.default")
 def unsqueeze(at: OpContext, self: Node, dim: int) -> Node:
     """With one more axis, of extent 1"""
     axis = dim % (self.ty.rank + 1)
@@ -100,6 +102,14 @@ def expand_as(at: OpContext, self: Node, other: Node) -> Node:
 def broadcast_to(at: OpContext, self: Node, size: Ints) -> Node:
     """Repeated to a shape"""
     return expand(at, self, size)
+
+
+@aten("sum_to_size.default")
+def sum_to_size(at: OpContext, self: Node, size: Ints) -> Node:
+    """Summed over the axes that a broadcast from this shape has repeated"""
+    lead = self.ty.rank - len(size)
+    axes = [*range(lead), *(lead + k for k, n in enumerate(size) if n == 1 and self.shape[lead + k] != 1)]
+    return ops.reshape(ops.sum(self, tuple(axes)), tuple(size)) if axes else self
 
 
 @aten("broadcast_tensors.default")
@@ -138,7 +148,7 @@ def permute(at: OpContext, self: Node, dims: Ints) -> Node:
     return ops.transpose(self, tuple(d % self.ty.rank for d in dims)) if self.ty.rank else self
 
 
-@aten("transpose.int", "swapaxes.default", "transpose_copy.int")
+@aten("transpose.int", "swapaxes.default", "swapdims.default", "transpose_copy.int")
 def transpose(at: OpContext, self: Node, dim0: int, dim1: int) -> Node:
     """Two axes exchanged"""
     order = list(range(self.ty.rank))
@@ -147,13 +157,15 @@ def transpose(at: OpContext, self: Node, dim0: int, dim1: int) -> Node:
     return ops.transpose(self, tuple(order)) if order else self
 
 
-@aten("t.default", "numpy_T.default", "mT.default", "matrix_H.default")
+@aten(
+    "t.default", "t_copy.default", "numpy_T.default", "mT.default", "matrix_H.default", "mH.default", "adjoint.default"
+)
 def t(at: OpContext, self: Node) -> Node:
     """The last two axes exchanged"""
     return self if self.ty.rank < 2 else transpose(at, self, -1, -2)
 
 
-@aten("movedim.int", "movedim.intlist", "moveaxis.int")
+@aten("movedim.int", "movedim.intlist", "moveaxis.int", "moveaxis.intlist")
 def movedim(at: OpContext, self: Node, source: int | Ints, destination: int | Ints) -> Node:
     """Some axes at other places"""
     rank = self.ty.rank
@@ -167,6 +179,30 @@ def movedim(at: OpContext, self: Node, source: int | Ints, destination: int | In
 def flip(at: OpContext, self: Node, dims: Ints) -> Node:
     """The elements along axes in the other order"""
     return ops.flip(self, tuple(d % self.ty.rank for d in dims)) if dims else self
+
+
+@aten("fliplr.default")
+def fliplr(at: OpContext, self: Node) -> Node:
+    """The columns in the other order"""
+    return ops.flip(self, (1,))
+
+
+@aten("flipud.default")
+def flipud(at: OpContext, self: Node) -> Node:
+    """The rows in the other order"""
+    return ops.flip(self, (0,))
+
+
+@aten("rot90.default")
+def rot90(at: OpContext, self: Node, k: int = 1, dims: Ints = (0, 1)) -> Node:
+    """Turned by k right angles in the plane of two axes"""
+    a, b = (d % self.ty.rank for d in dims)
+    turns = k % 4
+    if turns == 2:
+        return ops.flip(self, (a, b))
+    if turns == 1:
+        return transpose(at, ops.flip(self, (b,)), a, b)
+    return ops.flip(transpose(at, self, a, b), (b,)) if turns else self
 
 
 @aten("roll.default")
@@ -209,11 +245,12 @@ def slice_tensor(
     return sliced(self, dim % self.ty.rank, start, end, step)
 
 
-@aten("narrow.default")
+@aten("narrow.default", "narrow_copy.default")
 def narrow(at: OpContext, self: Node, dim: int, start: int, length: int) -> Node:
     """A range of so many along an axis"""
     axis = dim % self.ty.rank
-    return ops.part(self, axis, start % self.shape[axis] if start < 0 else start, start + length)
+    begin = start + self.shape[axis] if start < 0 else start
+    return ops.part(self, axis, begin, begin + length)
 
 
 @aten("select_scatter.default")
@@ -246,14 +283,14 @@ def slice_scatter(
     return ops.where(mask, ops.take(src, constant(place), axis), self)
 
 
-@aten("split.Tensor", "split_copy.Tensor")
+@aten("split.Tensor", "split_copy.Tensor", "unsafe_split.Tensor")
 def split(at: OpContext, self: Node, split_size: int, dim: int = 0) -> list[Node]:
     """Parts of one extent along an axis; the last may be smaller"""
     n = self.shape[dim]
     return split_with_sizes(at, self, [min(split_size, n - i) for i in range(0, n, split_size)], dim)
 
 
-@aten("split_with_sizes.default", "split.sizes", "split_with_sizes_copy.default")
+@aten("split_with_sizes.default", "split.sizes", "split_with_sizes_copy.default", "unsafe_split_with_sizes.default")
 def split_with_sizes(at: OpContext, self: Node, split_sizes: Ints, dim: int = 0) -> list[Node]:
     """Parts of given extents along an axis"""
     axis, begin, found = dim % self.ty.rank, 0, []
@@ -263,10 +300,28 @@ def split_with_sizes(at: OpContext, self: Node, split_sizes: Ints, dim: int = 0)
     return found
 
 
-@aten("chunk.default")
+@aten("chunk.default", "unsafe_chunk.default")
 def chunk(at: OpContext, self: Node, chunks: int, dim: int = 0) -> list[Node]:
     """So many parts along an axis"""
     return split(at, self, -(-self.shape[dim] // chunks), dim)
+
+
+@aten("tensor_split.sections", "tensor_split.indices")
+def tensor_split(at: OpContext, self: Node, given: int | Ints, dim: int = 0) -> list[Node]:
+    """Parts of nearly equal extents along an axis, the larger ones first; or parts that end at given places"""
+    axis = dim % self.ty.rank
+    n = self.shape[axis]
+    if isinstance(given, int):
+        ends = [k * (n // given) + min(k, n % given) for k in range(1, given)]
+    else:
+        ends = [slice(None, e).indices(n)[1] for e in given]
+    return [sliced(self, axis, a, b, 1) for a, b in zip([0, *ends], [*ends, n], strict=True)]
+
+
+@aten("hsplit.int", "vsplit.int")
+def hsplit(at: OpContext, self: Node, sections: int) -> list[Node]:
+    """Equal parts along the columns, or the rows"""
+    return tensor_split(at, self, sections, 1 if at.name.startswith("h") and self.ty.rank > 1 else 0)
 
 
 @aten("unbind.int", "unbind_copy.int")
@@ -275,7 +330,7 @@ def unbind(at: OpContext, self: Node, dim: int = 0) -> list[Node]:
     return [select(at, self, dim, k) for k in range(self.shape[dim])]
 
 
-@aten("unfold.default")
+@aten("unfold.default", "unfold_copy.default")
 def unfold(at: OpContext, self: Node, dimension: int, size: int, step: int) -> Node:
     """All windows of an axis, as one more axis at the end"""
     axis = dimension % self.ty.rank
@@ -285,7 +340,7 @@ def unfold(at: OpContext, self: Node, dimension: int, size: int, step: int) -> N
 
 
 @aten("diagonal.default", "diagonal_copy.default")
-def diagonal(at: OpContext, self: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
+def _diagonal(at: OpContext, self: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
     """The diagonals of the planes of two axes, as the last axis"""
     a, b = dim1 % self.ty.rank, dim2 % self.ty.rank
     n, m = self.shape[a], self.shape[b]
@@ -296,6 +351,67 @@ def diagonal(at: OpContext, self: Node, offset: int = 0, dim1: int = 0, dim2: in
     flat = ops.reshape(flat, (*flat.shape[:-2], n * m))
     places = (np.arange(length) + rows) * m + np.arange(length) + columns
     return ops.take(flat, constant(places.astype(np.int32)), flat.ty.rank - 1)
+
+
+diagonal = _diagonal  # the name is also that of arguments
+
+
+@aten("linalg_diagonal.default")
+def linalg_diagonal(at: OpContext, A: Node, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Node:
+    """The diagonals of matrices"""
+    return diagonal(at, A, offset, dim1, dim2)
+
+
+def _places(n: int, offset: int) -> tuple[int, Array]:
+    """How large a matrix with so many elements on a diagonal is, and where they are among its elements."""
+    size = n + abs(offset)
+    rows, columns = max(-offset, 0), max(offset, 0)
+    return size, ((np.arange(n) + rows) * size + np.arange(n) + columns).astype(np.int32)
+
+
+@aten("diag_embed.default")
+def diag_embed(at: OpContext, self: Node, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Node:
+    """The last axis as a diagonal of matrices, 0 elsewhere"""
+    rank = self.ty.rank + 1
+    size, places = _places(self.shape[-1], offset)
+    index = np.zeros(size * size, np.int32)
+    index[places] = np.arange(len(places))
+    hit = constant(np.isin(np.arange(size * size), places))
+    flat = ops.where(hit, ops.take(self, constant(index), self.ty.rank - 1), cast(0, self.dtype))
+    matrices = ops.reshape(flat, (*self.shape[:-1], size, size))
+    a, b = dim1 % rank, dim2 % rank
+    rest = iter(range(rank - 2))
+    return ops.transpose(matrices, [rank - 2 if k == a else rank - 1 if k == b else next(rest) for k in range(rank)])
+
+
+@aten("diag.default")
+def diag(at: OpContext, self: Node, diagonal: int = 0) -> Node:
+    """A diagonal of a matrix; of a vector the matrix"""
+    return diag_embed(at, self, diagonal) if self.ty.rank == 1 else _diagonal(at, self, diagonal)
+
+
+@aten("diagflat.default")
+def diagflat(at: OpContext, self: Node, offset: int = 0) -> Node:
+    """All elements on a diagonal of a matrix"""
+    return diag_embed(at, ops.reshape(self, (self.ty.size,)), offset)
+
+
+@aten("diagonal_scatter.default")
+def diagonal_scatter(at: OpContext, self: Node, src: Node, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Node:
+    """self with the diagonals of the planes of two axes replaced"""
+    a, b = dim1 % self.ty.rank, dim2 % self.ty.rank
+    n, m = self.shape[a], self.shape[b]
+    rows, columns = max(-offset, 0), max(offset, 0)
+    places = (np.arange(src.shape[-1]) + rows) * m + np.arange(src.shape[-1]) + columns
+    index = np.zeros(n * m, np.int32)
+    index[places] = np.arange(len(places))
+    spread = ops.take(cast(src, self.dtype), constant(index), src.ty.rank - 1)
+    order = [*(k for k in range(self.ty.rank) if k not in (a, b)), a, b]
+    spread = ops.reshape(spread, (*src.shape[:-1], n, m))
+    back = ops.transpose(spread, [order.index(k) for k in range(self.ty.rank)])
+    hit = ops.reshape(constant(np.isin(np.arange(n * m), places)), (n, m))
+    lined = ops.reshape(hit, (*(1,) * (self.ty.rank - 2), n, m))
+    return ops.where(ops.transpose(lined, [order.index(k) for k in range(self.ty.rank)]), back, self)
 
 
 # -- joining
@@ -314,6 +430,56 @@ def stack(at: OpContext, tensors: Sequence[Node], dim: int = 0) -> Node:
     """Along a new axis"""
     parts = [cast(x, at.dtype) for x in tensors]
     return ops.stack(*parts, axis=dim % (parts[0].ty.rank + 1))
+
+
+def _at_least(x: Node, rank: int) -> Node:
+    """With more axes: (n) becomes (1, n), or (1, n, 1); (n, m) becomes (n, m, 1)."""
+    if x.ty.rank >= rank:
+        return x
+    shape = {0: (1,) * rank, 1: (1, *x.shape, 1)[:rank], 2: (*x.shape, 1)}[x.ty.rank]
+    return ops.reshape(x, x.shape if rank == 1 and x.ty.rank else shape)
+
+
+for _rank in (1, 2, 3):
+    aten(f"atleast_{_rank}d.default")(lambda at, self, _rank=_rank: _at_least(self, _rank))
+
+
+def _stacked(name: str, rank: int, axis: int) -> None:
+    @aten(f"{name}.default")
+    def stacked(at: OpContext, tensors: Sequence[Node]) -> Node:
+        parts = [_at_least(x, rank) for x in tensors]
+        return cat(at, parts, min(axis, parts[0].ty.rank - 1))
+
+
+_stacked("hstack", 1, 1)
+_stacked("vstack", 2, 0)
+_stacked("row_stack", 2, 0)
+_stacked("dstack", 3, 2)
+
+
+@aten("column_stack.default")
+def column_stack(at: OpContext, tensors: Sequence[Node]) -> Node:
+    """Vectors and matrices as columns"""
+    return cat(at, [x if x.ty.rank > 1 else ops.reshape(x, (x.ty.size, 1)) for x in tensors], 1)
+
+
+@aten("block_diag.default")
+def block_diag(at: OpContext, tensors: Sequence[Node]) -> Node:
+    """Matrices along a diagonal, 0 elsewhere"""
+    parts = [_at_least(cast(x, at.dtype), 2) for x in tensors]
+    width, left, rows = sum(x.shape[1] for x in parts), 0, []
+    for x in parts:
+        rows.append(ops.pad(x, (0, left), (0, width - left - x.shape[1])))
+        left += x.shape[1]
+    return rows[0] if len(rows) == 1 else ops.concat(*rows, axis=0)
+
+
+@aten("cartesian_prod.default")
+def cartesian_prod(at: OpContext, tensors: Sequence[Node]) -> Node:
+    """All tuples with one element of each vector"""
+    if len(tensors) == 1:
+        return tensors[0]
+    return ops.stack(*(ops.reshape(x, (x.ty.size,)) for x in meshgrid(at, tensors)), axis=1)
 
 
 @aten("meshgrid.indexing", "meshgrid.default")
@@ -359,6 +525,8 @@ def _edged(mode: str, *overloads: str) -> None:
 
 def framed(x: Node, before: Ints, after: Ints, mode: str) -> Node:
     """Framed by its own elements: mirrored, those at the edge, or from the other end"""
+    if mode == "circular" and min(*before, *after) < 0:
+        raise UnsupportedError("circular padding that cuts")
     for axis, (b, a) in enumerate(zip(before, after, strict=True)):
         if b or a:
             n = x.shape[axis]
@@ -377,8 +545,10 @@ _edged("circular", "_pad_circular.default")
 
 
 @aten("pad.default", "_pad_enum.default")
-def pad(at: OpContext, self: Node, pad: Ints, mode: str = "constant", value: Number | None = None) -> Node:
+def pad(at: OpContext, self: Node, pad: Ints, mode: str | int = "constant", value: Number | None = None) -> Node:
     """Framed by a number, or by its own elements"""
+    if isinstance(mode, int):
+        mode = ("reflect", "replicate", "circular", "constant")[mode]
     if mode == "constant":
         return constant_pad(at, self, pad, value or 0)
     return framed(self, *per_axis(pad, self.ty.rank), {"replicate": "edge"}.get(mode, mode))

@@ -1,0 +1,84 @@
+"""Functions of PyTorch's that torch.export cannot trace as they are, and what stands for them while it traces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+# PyTorch's reads the lengths while it is traced: an operator without a body, whose meaning the table has.
+CTC_LOSS = (
+    "ctc_loss(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank, int reduction,"
+    " bool zero_infinity) -> Tensor"
+)
+
+
+@lru_cache(maxsize=1)
+def _library(torch: Any) -> Any:
+    """The library of the operators; it lives as long as the process."""
+    library = torch.library.Library("gluongraph", "DEF")
+    library.define(CTC_LOSS)
+
+    def fake(log_probs: Any, targets: Any, frames: Any, symbols: Any, blank: int, reduction: int, zero: bool) -> Any:
+        return log_probs.new_empty(log_probs.shape[1:-1] if reduction == 0 else ())
+
+    torch.library.register_fake("gluongraph::ctc_loss", fake, lib=library)
+    return library
+
+
+@contextmanager
+def traceable(torch: Any) -> Iterator[None]:
+    """Within: these functions are replaced by what can be traced."""
+    _library(torch)
+    transformer = torch.nn.modules.transformer
+    replaced = [
+        (torch, "ctc_loss", _ctc_loss(torch)),
+        (torch, "instance_norm", _instance_norm(torch, torch.instance_norm)),
+        # It compares the elements of a mask with those of a causal one: a hint only, for the mask is used in any case.
+        (transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: bool(is_causal)),
+    ]
+    own = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced if hasattr(owner, name)]
+    for owner, name, function in replaced:
+        setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        for owner, name, function in own:
+            setattr(owner, name, function)
+
+
+def _ctc_loss(torch: Any) -> Any:
+    """torch.ctc_loss as the operator."""
+
+    def ctc_loss(
+        log_probs: Any,
+        targets: Any,
+        input_lengths: Any,
+        target_lengths: Any,
+        blank: int = 0,
+        reduction: int = 1,
+        zero_infinity: bool = False,
+    ) -> Any:
+        lengths = [v if isinstance(v, torch.Tensor) else torch.tensor(v) for v in (input_lengths, target_lengths)]
+        return torch.ops.gluongraph.ctc_loss(log_probs, targets, *lengths, blank, reduction, zero_infinity)
+
+    return ctc_loss
+
+
+def _instance_norm(torch: Any, own: Any) -> Any:
+    """torch.instance_norm, which moves running statistics where torch.export does not see it, in two parts."""
+
+    def instance_norm(
+        x: Any, weight: Any, bias: Any, mean: Any, var: Any, by_input: bool, momentum: float, eps: float, *rest: Any
+    ) -> Any:
+        if mean is None or not by_input:
+            return own(x, weight, bias, mean, var, by_input, momentum, eps, *rest)
+        with torch.no_grad():
+            spatial = tuple(range(2, x.dim()))
+            new_var, new_mean = torch.var_mean(x.detach(), dim=spatial)
+            for running, new in ((mean, new_mean), (var, new_var)):
+                running.copy_(running * (1 - momentum) + new.mean(0).to(running.dtype) * momentum)
+        return own(x, weight, bias, None, None, True, momentum, eps, *rest)
+
+    return instance_norm
