@@ -105,7 +105,7 @@ def _summary(rows: Sequence[Row]) -> list[str]:
     """The pass rate, and the geometric mean of the ratios."""
     checked = [row for row in rows if row.check or row.missing]
     passed = sum(row.passed for row in checked)
-    lines = [f"{passed} of {len(checked)} models computed as by PyTorch ({passed / len(checked):.0%})"] * bool(checked)
+    lines = [f"{passed} of {len(checked)} models computed as by PyTorch"] if checked else []
     ratios = [row.ratio for row in rows if row.ratio is not None]
     if ratios:
         least = min((r for r in rows if r.ratio is not None), key=lambda r: r.ratio or 0.0)
