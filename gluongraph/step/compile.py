@@ -119,6 +119,9 @@ def compile(
         raise ValueError(with_user_location(f"clip_norm is a positive number, not {clip_norm!r}"))
     if ema is not None and not (isinstance(ema, Real) and 0 <= ema < 1):
         raise ValueError(with_user_location(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
+    free = dynamic_of(dynamic, sizes, net, inputs)
+    if free is not None and deterministic:
+        raise ValueError(with_user_location("dynamic, with deterministic", help="leave one of them out"))
     memory_options = memory_options_of(remat, memory_budget, activations)
     if optimizer_state is not None:
         hold_states(trainer, optimizer_state)
@@ -146,9 +149,6 @@ def compile(
         activations=activations,
         steps_per_call=steps_per_call_of(steps_per_call),
     )
-    free = dynamic_of(dynamic, sizes, net, inputs)
-    if free is not None and options.micro_batches:
-        raise ValueError(with_user_location("dynamic, with deterministic", help="leave one of them out"))
     cast_net, cast_loss = in_whole(how, net, loss, trainer)
     if loss is None:
         return TrainStep(cast_net, trainer, build, options=options, dynamic=free)
