@@ -116,7 +116,7 @@ class Program:
         ranges = {}
         for name in dict.fromkeys(name for axes in places for name in axes.values()):
             allowed = {str(s): r for s, r in self.exported.program.range_constraints.items()}.get(name)
-            high = None if allowed is None or not allowed.upper.is_finite else int(allowed.upper)
+            high = None if allowed is None or not allowed.upper.is_Integer else int(allowed.upper)
             ranges[name] = (0 if allowed is None else int(allowed.lower), high)
         return FreeAxes(tuple(places), ranges, mixed)
 
