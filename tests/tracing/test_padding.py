@@ -238,7 +238,30 @@ def padded_to_ten(x):
     return ops.sum(ops.exp(wide), (1, 2))
 
 
-PROGRAMS = [entropy, unbiased, shifted, merged, with_class_token, numbered, padded_to_ten]
+def read_by_number(x):
+    """Rows of both axes as one, by numbers of exact ones."""
+    batch, length = x.shape[:2]
+    flat = ops.reshape(x, (batch * length, 2))
+    row = ops.broadcast_to(ops.reshape(ops.iota((batch,)), (batch, 1)), (batch, length))
+    place = ops.broadcast_to(ops.reshape(ops.iota((length,)), (1, length)), (batch, length))
+    return ops.sum(ops.take(flat, row * length + (length - 1 - place), 0) * x * x, (1, 2))
+
+
+def with_a_table(x):
+    """As many rows of a table as there are elements."""
+    table = ops.literal(np.arange(60.0).reshape(1, 30, 2))
+    return ops.sum(x * ops.broadcast_to(ops.part(table, 1, 2, 2 + x.shape[1]), x.shape), (1, 2))
+
+
+def repeated(x):
+    """A number for each of both axes, spread and merged."""
+    scale = ops.broadcast_to(ops.reshape(ops.const(0.5, "f64", (x.shape[1],)), (1, x.shape[1], 1)), x.shape)
+    rows = ops.reshape(scale, (x.shape[0] * x.shape[1], 2)) * ops.reshape(x, (x.shape[0] * x.shape[1], 2))
+    return ops.sum(ops.reshape(rows, x.shape), (1, 2))
+
+
+PROGRAMS = [read_by_number, with_a_table, repeated, entropy, unbiased, shifted, merged, with_class_token, numbered]
+PROGRAMS += [padded_to_ten]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)

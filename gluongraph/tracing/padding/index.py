@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 from gluongraph import ops
 from gluongraph.dtypes import DTYPES
 from gluongraph.ir.graph import Node
@@ -13,13 +15,28 @@ _I32 = 4  # bytes
 
 
 def _within(m: Masking, indices: Value, axis: Axis) -> Value:
-    """Indices into an axis, cut off at its last valid element: those out of range count as that."""
+    """Indices into an axis, cut off at its last valid element: those out of range count as that.
+
+    Into a product of free factors they count valid elements, (e // n, e % n) for n of them; they become those of the
+    padded product.
+    """
     if is_fixed(axis):
         return indices
-    f = m.single(axis, "it reads elements by number")
     node = ops.cast(indices.node, "i32") if DTYPES[indices.node.dtype].nbytes < _I32 else indices.node
-    last = ops.broadcast_to(ops.cast(m.length(f) - 1, node.dtype), node.shape)
-    return Value(ops.minimum(node, last), indices.layout)
+
+    def spread(n: Node) -> Node:
+        return ops.broadcast_to(ops.cast(n, node.dtype), node.shape)
+
+    factors = m.extents.named(axis)
+    counts = [m.length(f) if f.name else ops.const(f.size, "i32") for f in factors]
+    last = ops.minimum(node, spread(reduce(ops.mul, counts) - 1))
+    if is_fixed(factors[1:]):
+        return Value(last, indices.layout)
+    rest, found, stride = ops.maximum(last, 0), spread(ops.const(0, "i32")), 1
+    for f, count in zip(reversed(factors), reversed(counts), strict=True):
+        found = found + ops.mod(rest, spread(count)) * stride
+        rest, stride = ops.floordiv(rest, spread(count)), stride * f.size
+    return Value(found, indices.layout)
 
 
 @rule("take")

@@ -134,17 +134,30 @@ def joined(layouts: Sequence[Layout]) -> Layout:
 def _joined(axes: Sequence[Axis]) -> Axis:
     found = axes[0]
     for axis in axes[1:]:
-        if axis == found or _is_uniform(axis):
-            continue
-        if not _is_uniform(found):
-            raise Refusal("it joins axes whose lengths are not the same: " + " and ".join(map(shown, (found, axis))))
-        found = axis
+        if axis != found:
+            found = _both(found, axis)
     return found
 
 
-def _is_uniform(axis: Axis) -> bool:
-    """Is the extent one of which no place of the padding is known?"""
-    return len(axis) == 1 and axis[0].name == UNIFORM
+def _both(one: Axis, other: Axis) -> Axis:
+    """An axis that is both: what is uniform in one becomes what it is in the other."""
+    queues, found = (list(one[::-1]), list(other[::-1])), list[Factor]()
+    while all(queues):
+        f, g = (queue.pop() for queue in queues)
+        if f == g:
+            found.append(f)
+            continue
+        if f.name != UNIFORM:
+            f, g, queues = g, f, queues[::-1]
+        if f.name != UNIFORM or f.size % g.size or f.other % g.other:
+            break
+        found.append(g)
+        if (rest := _part(f.size // g.size, f.other // g.other)) != Factor(1, 1):
+            queues[0].append(rest)
+    else:
+        if not any(queues):
+            return merged(found)
+    raise Refusal("it joins axes whose lengths are not the same: " + " and ".join(map(shown, (one, other))))
 
 
 def shown(axis: Axis) -> str:

@@ -50,7 +50,7 @@ def _slice(m: Masking, a: Node, b: Node, x: Value) -> Value:
         if mine[:2] == (0, mine[2]) and others[:2] == (0, others[2]) and stride == 1:
             continue
         if is_fixed(axis):
-            layout[k] = fixed(a.shape[k])
+            layout[k] = _cut_table(m, mine, others, stride)
         elif axis[0].name == UNIFORM and len(axis) == 1:
             layout[k] = m.extents.axis(a.shape[k], b.shape[k])
         else:
@@ -59,6 +59,16 @@ def _slice(m: Masking, a: Node, b: Node, x: Value) -> Value:
 
 
 Cut = tuple[int, int, int]  # begin, end, extent
+
+
+def _cut_table(m: Masking, mine: Cut, others: Cut, stride: int) -> Axis:
+    """The axis after a slice of one that is fixed: as many elements of a table as a length says."""
+    (begin, end, _), (begin_other, end_other, _) = mine, others
+    if mine == others:
+        return fixed(-(-(end - begin) // stride))
+    if begin != begin_other or stride != 1:
+        raise Refusal("where it begins depends on a length")
+    return m.leading(m.extents.axis(end - begin, end_other - begin), "it takes a part")
 
 
 def _cut(
