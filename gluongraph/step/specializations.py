@@ -19,7 +19,16 @@ from gluongraph.nd import NDArray
 from gluongraph.step.arenas import settle
 from gluongraph.step.arguments import check_call
 from gluongraph.step.batch import as_array
-from gluongraph.step.dynamic import Dynamic, Padding, changed, check_alone, check_least, noting, padded
+from gluongraph.step.dynamic import Dynamic, check_alone
+from gluongraph.step.padded_program import (
+    Padding,
+    changed,
+    check_least,
+    lengths_to_compare,
+    noting,
+    padded,
+    padded_program,
+)
 from gluongraph.step.sizes import SMALLEST
 from gluongraph.step.specialization import Lower, Specialization
 from gluongraph.storage import Array
@@ -144,7 +153,7 @@ class Specializations:
                 traced, _ = self._traced(mode, arrays, contexts)
                 like = partial(self._traced, mode, contexts=contexts)
                 pair = [(other, specialization.compared)]
-                again = self.dynamic.masked(traced, padding, pair, like, arrays, mode.gradients)
+                again = padded_program(traced, padding, pair, like, arrays, mode.gradients)
                 if again.graph != program.graph:
                     raise changed(padding.lengths)
                 specialization.compared.update(shorter)
@@ -195,8 +204,8 @@ class Specializations:
                 traced, shared = self._traced(mode, arrays, contexts)
             if self.dynamic is not None and padding is not None and padding.sizes:
                 like = partial(self._traced, mode, contexts=contexts)
-                others = self.dynamic.others(padding)
-                masked = self.dynamic.masked(traced, padding, others, like, arrays, mode.gradients)
+                others = lengths_to_compare(padding, self.dynamic.sizes, self.dynamic.ranges)
+                masked = padded_program(traced, padding, others, like, arrays, mode.gradients)
                 traced = replace(traced, graph=masked.graph)
         step_graph = graph_of(mode, traced, self.trainer, self.options, self.averages, self.accumulator)
         step_graph.padding = masked

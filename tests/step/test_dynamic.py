@@ -13,6 +13,7 @@ import gluongraph as mx
 from gluongraph import autograd, gluon, nd
 from gluongraph.errors import ArgumentError, IndexRangeError, MXNetError, ShapeError
 from gluongraph.gluon import nn, rnn
+from gluongraph.step.dynamic import check_alone
 from gluongraph.step.sizes import few, policy_of
 
 SOFTMAX = gluon.loss.SoftmaxCrossEntropyLoss()
@@ -77,7 +78,7 @@ def trained(net: Any, optimizer: str = "sgd", **options: Any) -> Any:
 
 
 def pair(make: Any, **options: Any) -> tuple[Any, Any]:
-    """Two equal nets: one to be compiled, one for the exact results."""
+    """The step of a net, and an equal net for the exact results."""
     nets = []
     for _ in range(2):
         mx.random.seed(5)
@@ -98,7 +99,9 @@ def eager(net: Any, trainer: Any, x: Any, y: Any) -> Any:
 
 
 def weights(net: Any) -> list[Any]:
-    return [p.data().asnumpy() for p in net.collect_params().values()]
+    """Of a net, or those that a trainer updates."""
+    parameters = net.params if isinstance(net, gluon.Trainer) else net.collect_params().values()
+    return [p.data().asnumpy() for p in parameters]
 
 
 def same(a: Any, b: Any, atol: float = 2e-6) -> None:
@@ -256,7 +259,7 @@ def test_options(options: dict[str, Any], reference: None) -> None:
         np.testing.assert_allclose(one.asnumpy(), other.asnumpy(), rtol=2e-2 if loose else 2e-6, atol=1e-6)
         if padded.grad_norm is not None:
             assert padded.grad_norm == pytest.approx(exact.grad_norm, rel=1e-4)
-    same(padded.net, exact.net, 2e-3 if loose else 2e-6)
+    same(padded.trainer, exact.trainer, 2e-3 if loose else 2e-6)
     if padded.averages is not None:
         with padded.averaged(), exact.averaged():
             same(padded.net, exact.net)
@@ -500,3 +503,53 @@ def test_on_a_terminal_each_new_size_is_one_line(
     assert [line for line in capfd.readouterr().err.splitlines() if "padded" in line] == [
         "gluongraph: a length of 3 of 'batch' is padded to 8"
     ]
+
+
+# -- what imported nets say
+
+
+def test_symbols_of_an_exported_program() -> None:
+    torch = pytest.importorskip("torch")
+    module, example = torch.nn.Linear(4, 3), (torch.zeros(5, 4),)
+    free = mx.from_torch(module, example, dynamic_shapes=({0: torch.export.Dim.DYNAMIC},)).free_axes
+    ((axis, name),) = free.inputs[0].items()
+    assert axis == 0 and free.ranges[name][1] is None
+    assert not mx.from_torch(module, example).free_axes.ranges
+
+
+def test_a_computed_extent_cannot_be_padded() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Pairs(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any, y: Any) -> Any:
+            return x.reshape(y.shape[0], 2, 4).sum(1) + y
+
+    rows = torch.export.Dim("rows", max=64)
+    net = mx.from_torch(Pairs(), (torch.zeros(10, 4), torch.zeros(5, 4)), dynamic_shapes=({0: 2 * rows}, {0: rows}))
+    with pytest.raises(ArgumentError, match=r"is computed from .*, which cannot be padded"):
+        mx.compile(net, dynamic=True)
+    (name,) = net.free_axes.ranges
+    step = mx.compile(net, dynamic=True, sizes={name: "exact"})
+    assert step.predict(np.ones((6, 4), np.float32), np.ones((3, 4), np.float32)).shape == (3, 4)
+
+
+def test_labels_follow_the_inputs(reference: None) -> None:
+    """An array of labels has the axes of an input that is as long at the same place, from the first call on."""
+    torch = pytest.importorskip("torch")
+    rows = torch.export.Dim("rows", max=16)
+    net = mx.from_torch(torch.nn.Linear(4, 3), (torch.zeros(5, 4),), dynamic_shapes=({0: rows},))
+    step = trained(net, loss=gluon.loss.L2Loss(), dynamic=True)
+    rng = np.random.default_rng(0)
+    for n in (5, 3, 4):
+        x, y = rng.normal(size=(n, 4)).astype(np.float32), rng.normal(size=(n, 3)).astype(np.float32)
+        wanted = ((net(nd.array(x)).asnumpy() - y) ** 2).mean(1) / 2
+        np.testing.assert_allclose(step(x, y).asnumpy(), wanted, rtol=2e-5)
+    with pytest.raises(ShapeError, match="axis 0 of array 1 has 4 elements"):
+        step(x[:3], y)
+    assert step.dynamic.compilations == 1
+
+
+@pytest.mark.parametrize("contexts, ranks", [(2, 1), (1, 2)])
+def test_steps_of_which_each_part_has_a_length(contexts: int, ranks: int) -> None:
+    with pytest.raises(MXNetError, match="several"):
+        check_alone(contexts, ranks)
