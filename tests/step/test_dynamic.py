@@ -296,6 +296,16 @@ def test_accumulated_batches_count_their_samples(reference: None) -> None:
     same(parts.net, whole.net)
 
 
+def test_several_steps_by_one_call(reference: None) -> None:
+    rng = np.random.default_rng(1)
+    single, _ = pair(images, dynamic="batch", sizes=[8])
+    stacked, _ = pair(images, dynamic="batch", sizes=[8], steps_per_call=4)
+    batches = [samples(2, 4, 4)(rng, 5) for _ in range(3)]
+    losses = stacked(*(np.stack(arrays) for arrays in zip(*batches, strict=True)))
+    np.testing.assert_array_equal(losses.asnumpy(), [single(*batch).asnumpy() for batch in batches])
+    same(single.net, stacked.net, 0)
+
+
 def test_metrics_and_a_scalar_loss(reference: None) -> None:
     net = perceptron()
     net.initialize(mx.init.Xavier())
