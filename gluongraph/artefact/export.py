@@ -140,6 +140,9 @@ def _batches(step: TrainStep, batches: Sequence[Sequence[Any]] | None, sizes: Se
     """
     if batches is not None:
         types = [tuple(map(_type, batch)) for batch in batches]
+    elif step.dynamic is not None and sizes is None:
+        message = "export: entry points are for exact shapes, and this step pads its arrays"
+        raise MXNetError(with_user_location(message, help="name the shapes: export(path, batches=[(x, y)])"))
     else:
         keys = [key for key in step._specializations.keys if key[1] and key[0].name != "predict"]
         parts = micro_batches_of_rank(step)

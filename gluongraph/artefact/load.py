@@ -309,7 +309,12 @@ class ExportedSpecializations(Specializations):
         trainer.prepare()
 
     def _compile(
-        self, mode: Mode, arrays: Sequence[Array], contexts: tuple[Context, ...], tune: float = 0.0
+        self,
+        mode: Mode,
+        arrays: Sequence[Array],
+        contexts: tuple[Context, ...],
+        tune: float = 0.0,
+        padding: object = None,
     ) -> Specialization:
         if tune:
             raise MXNetError(

@@ -21,6 +21,7 @@ from gluongraph.onnx.format.reader import read
 from gluongraph.onnx.program import Program
 from gluongraph.onnx.trained import Trained, listed, matcher
 from gluongraph.storage import given_array
+from gluongraph.tracing.padding.free_axes import FreeAxes
 
 SHOWN = 40  # rows of parameters in the text of a block
 
@@ -127,6 +128,16 @@ class ONNXBlock(HybridBlock):
     def declared(self) -> tuple[ValueDef, ...]:
         """The same as data: `name`, `dtype`, and `shape`, in which names stand for free extents."""
         return self._program.inputs
+
+    @property
+    def free_axes(self) -> FreeAxes:
+        """The axes that the file leaves free, by the names that they have there; without one, by input and axis."""
+        places = [
+            {k: f"{v.name}.{k}" if n == "?" else n for k, n in enumerate(v.shape or ()) if isinstance(n, str)}
+            for v in self.declared
+        ]
+        names = dict.fromkeys(name for axes in places for name in axes.values())
+        return FreeAxes(tuple(places), dict.fromkeys(names, (0, None)), {})
 
     @property
     def outputs(self) -> tuple[str, ...]:

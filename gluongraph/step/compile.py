@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from numbers import Real
 from typing import Any
@@ -19,6 +19,7 @@ from gluongraph.host.interrupts import import_whole
 from gluongraph.host.torch_module import FROM_TORCH, is_torch_module
 from gluongraph.step import Options, TrainStep
 from gluongraph.step.arguments import check_batch, check_inputs, check_outputs
+from gluongraph.step.dynamic import dynamic_of
 from gluongraph.step.micro_batches import micro_batches_of
 from gluongraph.step.several import steps_per_call_of
 from gluongraph.step.state_dtype import hold_states
@@ -45,6 +46,8 @@ def compile(
     activations: str | None = None,
     steps_per_call: int | None = None,
     tune: bool | float = False,
+    dynamic: str | bool | Mapping[int, Mapping[int, str]] | None = None,
+    sizes: Any = None,
     progress: bool = True,
 ) -> TrainStep:
     """The whole training step of a net as one compiled call: forward, loss, backward, optimizer update.
@@ -81,6 +84,11 @@ def compile(
             one batch. See docs/step.md.
         tune: measure on this machine, at the first call for new shapes, which ways to write its kernels are fastest:
             for so many seconds, or a minute if True. What is found is kept, for other steps too. See docs/tuning.md.
+        dynamic: the axes whose extents change from call to call: "batch" for the first of every array, {0: {0: "batch",
+            1: "length"}, 1: {0: "batch"}} by array and axis, or True for those that an imported net leaves free. Arrays
+            are padded, so that few programs serve all lengths; results are those of exact shapes. See docs/step.md.
+        sizes: what free axes are padded to: None (at most three sizes for each), "powers of two", a number whose
+            multiples they are, a list of sizes, "exact"; or a dictionary of these by the names of axes.
         progress: on a terminal, compiling and tuning show how far they are, in one line; False, or GG_PROGRESS=0 in the
             environment, shows nothing.
 
@@ -111,6 +119,9 @@ def compile(
         raise ValueError(with_user_location(f"clip_norm is a positive number, not {clip_norm!r}"))
     if ema is not None and not (isinstance(ema, Real) and 0 <= ema < 1):
         raise ValueError(with_user_location(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
+    free = dynamic_of(dynamic, sizes, net, inputs)
+    if free is not None and deterministic:
+        raise ValueError(with_user_location("dynamic, with deterministic", help="leave one of them out"))
     memory_options = memory_options_of(remat, memory_budget, activations)
     if optimizer_state is not None:
         hold_states(trainer, optimizer_state)
@@ -140,7 +151,7 @@ def compile(
     )
     cast_net, cast_loss = in_whole(how, net, loss, trainer)
     if loss is None:
-        return TrainStep(cast_net, trainer, build, options=options)
+        return TrainStep(cast_net, trainer, build, options=options, dynamic=free)
 
     def program(*batch: Any) -> Any:
         check_batch(net, loss, inputs, len(batch))
@@ -148,7 +159,7 @@ def compile(
         check_outputs(net, loss, made)
         return cast_loss(made, *batch[inputs:])
 
-    return TrainStep(program, trainer, build, predict=cast_net, options=options, inputs=inputs)
+    return TrainStep(program, trainer, build, predict=cast_net, options=options, inputs=inputs, dynamic=free)
 
 
 def _count_of_inputs(net: Any) -> int:

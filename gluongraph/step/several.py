@@ -103,7 +103,8 @@ def call(step: TrainStep, given: Sequence[Any], batch_size: float | None, most: 
     """
     with step._reports:
         stack = Stack(given, most)
-        specialization = None if stack.in_shares or is_elastic() else _found(step, stack.batch(0))
+        apart = stack.in_shares or is_elastic() or step.dynamic is not None  # batches are padded one by one
+        specialization = None if apart else _found(step, stack.batch(0))
     if specialization is None or specialization.rows is None:
         return _one_by_one(step, stack, batch_size)
     size = batch_size if batch_size is not None else specialization.samples

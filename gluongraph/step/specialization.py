@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -23,6 +24,9 @@ from gluongraph.tracing.batch_split import OnAll, is_shared_out
 from gluongraph.tracing.loss_scaling import FINITE
 from gluongraph.tracing.low_precision_copies import Copies
 from gluongraph.tracing.optimizer_updates import SCALAR
+from gluongraph.tracing.padding.layout import valid_part, valid_shape
+from gluongraph.tracing.padding.masking import LENGTH
+from gluongraph.tracing.padding.rewrite import Masked
 from gluongraph.tracing.step_graph import StepGraph
 from gluongraph.tracing.tracer import Traced
 
@@ -51,10 +55,16 @@ class Lower(Protocol):
 class Specialization:
     """The compiled graph of one mode, with the arrays and scalars that it reads and writes."""
 
+    padding: Masked | None = None  # of a program for padded arrays
+    compared: dict[str, int]  # the smallest lengths for which that is known to be the program
+    lengths: Mapping[str, int] = MappingProxyType({})  # of the call that is made: how many elements are valid
+
     def __init__(
         self, step_graph: StepGraph, traced: Traced, trainer: Trainer | None, lower: Lower, shared: OnAll | None
     ):
         graph = step_graph.graph
+        self.padding = step_graph.padding
+        self.compared = {} if self.padding is None else dict(self.padding.compared)
         self.traced, self.shared = traced, shared
         self.names, self.masked = step_graph.names, step_graph.masked
         self.draws, self.table = step_graph.draws, step_graph.table
@@ -65,6 +75,12 @@ class Specialization:
         self._connect(
             self.compiled.executor(self._memory()), trainer, [k for k in graph.inputs if k.startswith(SCALAR)]
         )
+
+    def set_lengths(self, lengths: Mapping[str, int]) -> None:
+        """Say how many elements of the padded arrays of the next call are valid."""
+        self.lengths = lengths
+        for name, cell in self.length_cells.items():
+            cell[0] = lengths[name.removeprefix(LENGTH)]
 
     @cached_property
     def compiled(self) -> Compiled:
@@ -92,6 +108,8 @@ class Specialization:
         others = [name for name in scalars if name not in keys]
         self.others = {name: self.runner.scalar(name) for name in others}  # scalars that are not the optimizer's
         self.rng = {name: self.runner.scalar(name) for name in self.draws}
+        lengths = [] if self.padding is None else [k for k in self.padding.graph.inputs if k.startswith(LENGTH)]
+        self.length_cells = {name: self.runner.scalar(name) for name in lengths}
         self.edits = trainer.optimizer.edits if trainer is not None else None
         self.replaced = trainer.replaced if trainer is not None else 0
 
@@ -181,6 +199,7 @@ class Specialization:
         """Return state and scalars, by the names of inputs."""
         keys = self.table.keys if self.table is not None else ()
         scalars = dict(zip([SCALAR + key for key in keys], self.cells, strict=True)) | self.others | self.rng
+        scalars |= self.length_cells
         shapes = {name: n.shape for name, n in self.compiled.traced.inputs.items()}
         return self._memory() | {name: np.asarray(cell).reshape(shapes[name]) for name, cell in scalars.items()}
 
@@ -191,8 +210,17 @@ class Specialization:
     def answer(self, results: Mapping[str, Array], batch: Sequence[Any]) -> Any:
         """Return the program's results: concatenated, or if the arguments had lists, one for each context."""
         if self.shared is None or not any(map(is_shared_out, batch)):
-            return self.traced.restore(results)
+            return self.traced.restore(self._valid(results))
+        if self.padding is not None:  # on one context
+            return [self.traced.restore(self._valid(results))]
         return [self.traced.restore(each) for each in self.shared.apart(results)]
+
+    def _valid(self, results: Mapping[str, Array]) -> Mapping[str, Array]:
+        """Return the results without padding."""
+        if self.padding is None:
+            return results
+        layouts = self.padding.layouts
+        return {k: valid_part(a, layouts[k], self.lengths) if k in layouts else a for k, a in results.items()}
 
     @property
     def communicates(self) -> bool:
@@ -210,5 +238,7 @@ class Specialization:
     def samples(self) -> int:
         """Return the number of samples of the loss over all ranks: its first extent, 1 for a scalar loss, of each."""
         shape = self.traced.graph.outputs[self.traced.first].shape
+        if self.padding is not None:
+            shape = valid_shape(self.padding.layouts[self.traced.first], self.lengths)
         ranks = self.trainer.exchange.ranks if self.trainer is not None else 1
         return ranks * (shape[0] if shape else 1)

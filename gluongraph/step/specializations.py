@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,17 @@ from gluongraph.nd import NDArray
 from gluongraph.step.arenas import settle
 from gluongraph.step.arguments import check_call
 from gluongraph.step.batch import as_array
+from gluongraph.step.dynamic import Dynamic, check_alone
+from gluongraph.step.padded_program import (
+    Padding,
+    changed,
+    check_least,
+    lengths_to_compare,
+    noting,
+    padded,
+    padded_program,
+)
+from gluongraph.step.sizes import SMALLEST
 from gluongraph.step.specialization import Lower, Specialization
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import GradientAccumulator
@@ -42,7 +54,9 @@ class Specializations:
         options: Options,
         averages: AveragedWeights | None,
         accumulator: GradientAccumulator,
+        dynamic: Dynamic | None = None,
     ):
+        self.dynamic = dynamic
         self.function, self.predict = function, predict
         self.trainer, self.lower, self.options = trainer, lower, options
         self.averages, self.accumulator = averages, accumulator
@@ -102,14 +116,48 @@ class Specializations:
         else:
             each = [shares(b, partial(as_array, i), len(contexts)) for i, b in enumerate(batch)]
             arrays = [share for one_context in zip(*each, strict=True) for share in one_context]
+        padding = None
+        if self.dynamic is not None and mode.traces:
+            check_alone(len(contexts), self.trainer.exchange.ranks if self.trainer and mode.gradients else 1)
+            padding = self.dynamic.padding(arrays)
+            arrays = padded(arrays, padding)
         types = tuple([(a.shape, a.dtype) for a in arrays])
         where = None if contexts is ALONE else contexts
-        key = (mode, types, where, self._structure(mode), debug.how())
+        key = (mode, types, where, self._structure(mode), debug.how(), padding and padding.places)
         specialization = self._known.get(key)
-        if specialization is None or tune or not specialization.holds():
-            specialization = self._known[key] = self._compile(mode, arrays, contexts, tune)
+        compiles = specialization is None or tune or not specialization.holds()
+        if specialization is None or compiles:
+            specialization = self._known[key] = self._compile(mode, arrays, contexts, tune, padding)
+        if self.dynamic is not None and padding is not None:
+            self._admit(mode, specialization, padding, arrays, contexts)
+            self.dynamic.note(padding, bool(compiles))
         self._last = specialization
         return specialization, arrays
+
+    def _admit(
+        self,
+        mode: Mode,
+        specialization: Specialization,
+        padding: Padding,
+        arrays: Sequence[Array],
+        contexts: tuple[Context, ...],
+    ) -> None:
+        """Give the lengths of a call to a program for padded arrays. Where they are below those that it has been
+        compared with, it is compared for these, too: a condition in Python may make it another program."""
+        program = specialization.padding
+        if program is not None and self.dynamic is not None:
+            check_least(program.least, padding.lengths)
+            shorter = {name: n for name, n in padding.lengths.items() if SMALLEST <= n < specialization.compared[name]}
+            if shorter:
+                other = {**specialization.compared, **shorter}
+                traced, _ = self._traced(mode, arrays, contexts)
+                like = partial(self._traced, mode, contexts=contexts)
+                pair = [(other, specialization.compared)]
+                again = padded_program(traced, padding, pair, like, arrays, mode.gradients)
+                if again.graph != program.graph:
+                    raise changed(padding.lengths)
+                specialization.compared.update(shorter)
+        specialization.set_lengths(padding.lengths)
 
     def _contexts(self, mode: Mode, batch: Sequence[Any]) -> tuple[Context, ...]:
         """Return the contexts of this call; ALONE if the batch is not split."""
@@ -131,27 +179,49 @@ class Specializations:
     @in_one_line("compilation")
     @collecting_later()
     def _compile(
-        self, mode: Mode, arrays: Sequence[Array], contexts: tuple[Context, ...], tune: float = 0.0
+        self,
+        mode: Mode,
+        arrays: Sequence[Array],
+        contexts: tuple[Context, ...],
+        tune: float = 0.0,
+        padding: Padding | None = None,
     ) -> Specialization:
-        step_graph, traced, shared = self.step_graph(mode, arrays, contexts)
+        step_graph, traced, shared = self.step_graph(mode, arrays, contexts, padding)
         lower = partial(self.lower, tune=tune) if tune else self.lower
         return Specialization(step_graph, traced, self.trainer, lower, shared)
 
     def step_graph(
-        self, mode: Mode, arrays: Sequence[Array], contexts: tuple[Context, ...] = ALONE
+        self,
+        mode: Mode,
+        arrays: Sequence[Array],
+        contexts: tuple[Context, ...] = ALONE,
+        padding: Padding | None = None,
     ) -> tuple[StepGraph, Traced, OnAll | None]:
         """Return the graph of a mode for arrays of these types, and the traced program."""
-        traced, shared = NOTHING, None
+        traced, shared, masked = NOTHING, None, None
         if mode.traces:
-            function = self.predict if mode.name == "predict" else self.function
-            shared = None if contexts is ALONE else OnAll(function, contexts)
-            each = len(arrays) // len(contexts)
-            check_call(function, each)
-            given = [NDArray(a, contexts[i // each] if each else ALONE[0]) for i, a in enumerate(arrays)]
-            names = {} if self.trainer is None else self.trainer.input_names()
-            traced = trace(shared or function, given, training=mode.training, names=names)
+            with noting(padding):
+                traced, shared = self._traced(mode, arrays, contexts)
+            if self.dynamic is not None and padding is not None and padding.sizes:
+                like = partial(self._traced, mode, contexts=contexts)
+                others = lengths_to_compare(padding, self.dynamic.sizes, self.dynamic.ranges)
+                masked = padded_program(traced, padding, others, like, arrays, mode.gradients)
+                traced = replace(traced, graph=masked.graph)
         step_graph = graph_of(mode, traced, self.trainer, self.options, self.averages, self.accumulator)
+        step_graph.padding = masked
         if self.trainer is not None:
             for states in step_graph.states:
                 settle(self.trainer, step_graph.names, *states)
         return step_graph, traced, shared
+
+    def _traced(
+        self, mode: Mode, arrays: Sequence[Array], contexts: tuple[Context, ...]
+    ) -> tuple[Traced, OnAll | None]:
+        """Return the traced program of a mode, and what runs it on several contexts."""
+        function = self.predict if mode.name == "predict" else self.function
+        shared = None if contexts is ALONE else OnAll(function, contexts)
+        each = len(arrays) // len(contexts)
+        check_call(function, each)
+        given = [NDArray(a, contexts[i // each] if each else ALONE[0]) for i, a in enumerate(arrays)]
+        names = {} if self.trainer is None else self.trainer.input_names()
+        return trace(shared or function, given, training=mode.training, names=names), shared

@@ -26,6 +26,7 @@ from gluongraph.runtime.communicator.base import PeerLost
 from gluongraph.runtime.executor import Executor
 from gluongraph.runtime.saving import Saver, room
 from gluongraph.step import several
+from gluongraph.step.dynamic import Dynamic
 from gluongraph.step.elastic import is_elastic, recover
 from gluongraph.step.micro_batches import MicroBatches, joined
 from gluongraph.step.specialization import Lower, Specialization
@@ -72,6 +73,8 @@ class TrainStep:
     (4, 1)
     """
 
+    dynamic: Dynamic | None = None  # the free axes of batches, and the sizes that they are padded to
+
     def __init__(
         self,
         function: Callable[..., Any],
@@ -80,10 +83,12 @@ class TrainStep:
         predict: Callable[..., Any] | None = None,
         options: Options | None = None,
         inputs: int | None = None,
+        dynamic: Dynamic | None = None,
     ):
         self._begin(trainer, options or Options(), predict or function, inputs)
+        self.dynamic = dynamic
         self._specializations = Specializations(
-            function, self.net, trainer, lower, self.options, self.averages, self.accumulator
+            function, self.net, trainer, lower, self.options, self.averages, self.accumulator, dynamic
         )
 
     def _begin(self, trainer: Trainer | None, options: Options, net: Callable[..., Any], inputs: int | None) -> None:

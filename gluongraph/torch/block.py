@@ -21,6 +21,7 @@ from gluongraph.torch.build import Building
 from gluongraph.torch.parameters import remember
 from gluongraph.torch.program import Program
 from gluongraph.torch.tensors import FromTensor, SharedStorage, array_in, dtype_of, is_tensor, to_numpy, to_torch
+from gluongraph.tracing.padding.free_axes import FreeAxes
 from gluongraph.tracing.tracer import guard
 
 
@@ -146,6 +147,19 @@ class TorchBlock(HybridBlock):
         ("'input' f32[4,3]",)
         """
         return tuple(map(str, self._program(self._trains).inputs))
+
+    @property
+    def free_axes(self) -> FreeAxes:
+        """The axes that `dynamic_shapes` leaves free, by the symbols that `inputs` shows.
+
+        >>> import torch
+        >>> import gluongraph as mx
+        >>> rows = torch.export.Dim("rows", max=64)
+        >>> net = mx.from_torch(torch.nn.Linear(3, 2), (torch.zeros(4, 3),), dynamic_shapes=({0: rows},))
+        >>> list(net.free_axes.ranges.values())
+        [(0, 64)]
+        """
+        return self._program(self._trains).free_axes
 
     def __repr__(self) -> str:
         trained = sum(p.grad_req != "null" for p in self._reg_params.values())

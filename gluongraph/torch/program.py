@@ -12,6 +12,7 @@ from gluongraph.torch.aten.draws import draws_of
 from gluongraph.torch.aten.table import IGNORED, REFUSED, TABLE
 from gluongraph.torch.export import Exported, ExportError, quiet, torch
 from gluongraph.torch.tensors import to_numpy
+from gluongraph.tracing.padding.free_axes import FreeAxes
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,23 @@ class Program:
         return sum(map(_draws, all_nodes(self.exported.program.graph_module)))
 
     # -- inputs
+
+    @property
+    def free_axes(self) -> FreeAxes:
+        """The free axes of the inputs: those whose extent is a symbol."""
+        places, mixed = [], dict[str, str]()
+        for input in self.inputs:
+            free = {k: n for k, n in enumerate(input.shape) if not isinstance(n, int)}
+            places.append({k: str(n) for k, n in free.items() if n.is_Symbol})
+            for axis, extent in free.items():
+                if not extent.is_Symbol:
+                    mixed |= {str(s): f"axis {axis} of {input}" for s in extent.free_symbols}
+        ranges = {}
+        for name in dict.fromkeys(name for axes in places for name in axes.values()):
+            allowed = {str(s): r for s, r in self.exported.program.range_constraints.items()}.get(name)
+            high = None if allowed is None or not allowed.upper.is_Integer else int(allowed.upper)
+            ranges[name] = (0 if allowed is None else int(allowed.lower), high)
+        return FreeAxes(tuple(places), ranges, mixed)
 
     def bind(self, types: Sequence[tuple[str, tuple[int, ...]]], what: str) -> None:
         """Check shapes against those that the program was exported for.

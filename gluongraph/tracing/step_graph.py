@@ -20,6 +20,8 @@ from gluongraph.tracing.ema import AveragedWeights
 from gluongraph.tracing.grad_norm import clipped, measured
 from gluongraph.tracing.low_precision_copies import copied
 from gluongraph.tracing.optimizer_updates import GRAD, SCALAR, Draws, ScalarTable
+from gluongraph.tracing.padding.masking import LENGTH
+from gluongraph.tracing.padding.rewrite import Masked
 from gluongraph.tracing.precision import PRECISIONS, Precision
 from gluongraph.tracing.sharding import gathered
 from gluongraph.tracing.tracer import Traced, is_rng
@@ -104,6 +106,7 @@ class StepGraph:
     low: str | None = None  # the dtype of copies of weights among the state
     spends: list[Leaf] = field(default_factory=list)  # leaves of replicas whose gradients are not stored
     forward: tuple[str, ...] = ()  # outputs and updates that do not depend on gradients, if there are gradients
+    padding: Masked | None = None  # of a program for padded arrays
     states: list[States] = field(default_factory=list)  # arrays to be moved into arenas with the weights
 
     @property
@@ -117,7 +120,7 @@ class StepGraph:
         return {name: self._role(name) for name in self.graph.inputs}
 
     def _role(self, name: str) -> str:
-        if name.startswith(SCALAR) or is_rng(name):
+        if name.startswith((SCALAR, LENGTH)) or is_rng(name):
             return "scalar"
         return "state" if name in self.state else "input"
 
