@@ -55,7 +55,7 @@ class Spoiled(DeviceExecutor):
 def on_a_device(mirror: bool = True) -> Iterator[list[DeviceExecutor]]:
     """Within: programs run as those for GPUs do. Yields their executors, one for each call."""
 
-    def executor(entry: Any, program: Program, state: Any, refuse: Any, text: str) -> Any:
+    def executor(entry: Any, program: Program, state: Any, refuse: Any, text: str, repeated: Any = None) -> Any:
         return Spoiled(entry, program, state, Device(CPU), mirror, refuse, text)
 
     with pytest.MonkeyPatch.context() as patch:
