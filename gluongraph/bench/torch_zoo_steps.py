@@ -81,7 +81,7 @@ class Check:
     """Is a model of the zoo computed as PyTorch does? `found` tells the relative errors; a step does nothing.
 
     In float64, without dropout: the output, each gradient by its largest element, and the losses of five updates by SGD
-    and by AdamW, all by eager code of both.
+    and by AdamW; and in bf16-mixed precision, against float32.
     """
 
     def __init__(self, name: str):
@@ -93,7 +93,7 @@ class Check:
 
 
 def check(name: str, updates: int = 5) -> dict[str, float]:
-    """The relative errors against PyTorch: "output", "gradient", "sgd", "adamw"."""
+    """The relative errors against PyTorch: "output", "gradient", "sgd", "adamw"; and that of "bf16"."""
     import gluongraph as mx
     from gluongraph import gluon
 
@@ -121,7 +121,26 @@ def check(name: str, updates: int = 5) -> dict[str, float]:
             optimizer.step()
             worst = max(worst, abs(float(step(*batch).asscalar()) / loss.item() - 1))
         found[rule] = worst
+    module.load_state_dict(start)
+    found["bf16"] = _mixed(module.float(), model, labels)
     return found
+
+
+def _mixed(module: torch.nn.Module, model: torch_zoo.Model, labels: torch.Tensor, updates: int = 3) -> float:
+    """The largest relative error of the losses of some updates in bf16-mixed precision, against float32."""
+    import gluongraph as mx
+    from gluongraph import gluon
+
+    start = {key: value.clone() for key, value in module.state_dict().items()}
+    net = mx.from_torch(module, model.args, model.kwargs)
+    batch = [t.numpy() for t in (*model.args, *model.kwargs.values(), labels)]
+    losses = []
+    for precision in ("32", "bf16-mixed"):
+        net.load_state_dict(start)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+        step = mx.compile(net, functional.cross_entropy, gluon.Trainer.from_torch(optimizer), precision=precision)
+        losses.append([float(step(*batch).asscalar()) for _ in range(updates)])
+    return max(abs(mixed / single - 1) for single, mixed in zip(*losses, strict=True))
 
 
 def _without_random_numbers(module: torch.nn.Module) -> torch.nn.Module:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from numbers import Real
@@ -16,7 +15,7 @@ from gluongraph.errors import with_user_location
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.host import services
 from gluongraph.host.interrupts import import_whole
-from gluongraph.host.torch_module import FROM_TORCH, is_torch_module
+from gluongraph.host.torch_module import FROM_TORCH, is_torch_loaded, is_torch_module
 from gluongraph.step import Options, TrainStep
 from gluongraph.step.arguments import check_batch, check_inputs, check_outputs
 from gluongraph.step.dynamic import dynamic_of
@@ -170,7 +169,7 @@ def _count_of_inputs(net: Any) -> int:
 
 def _as_loss(loss: Any) -> Any:
     """A loss of PyTorch's as one of arrays; others as they are."""
-    if "torch" not in sys.modules or loss is None:
+    if not is_torch_loaded() or loss is None:
         return loss
     from gluongraph.torch.loss import Loss, is_torch
 

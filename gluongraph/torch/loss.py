@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from gluongraph.dtypes import DTYPES, is_integer
 from gluongraph.errors import with_user_location
+from gluongraph.host.torch_module import is_torch_loaded
 from gluongraph.ndarray import NDArray
 from gluongraph.torch import export
 from gluongraph.torch.block import TorchBlock
@@ -57,6 +57,6 @@ class Loss:
 
 def is_torch(what: Any) -> bool:
     """Is it a module, or a function of PyTorch's own? Asked without importing torch."""
-    if "torch" not in sys.modules:
+    if not is_torch_loaded():
         return False
     return isinstance(what, torch().nn.Module) or str(getattr(what, "__module__", "")).startswith("torch.")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
 
 from gluongraph.dtypes import numpy_dtype
+from gluongraph.host.torch_module import is_torch_loaded
 from gluongraph.initializer import Initializer
 from gluongraph.ndarray import NDArray
 from gluongraph.storage import Array, Storage
@@ -17,7 +17,7 @@ from gluongraph.torch.export import torch
 
 def is_tensor(value: Any) -> bool:
     """Is it a tensor of PyTorch's? Asked without importing torch."""
-    return "torch" in sys.modules and isinstance(value, torch().Tensor)
+    return is_torch_loaded() and isinstance(value, torch().Tensor)
 
 
 def to_numpy(tensor: Any) -> Array:

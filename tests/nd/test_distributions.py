@@ -120,7 +120,7 @@ DRAWS: dict[str, tuple[Callable[[], nd.NDArray], Known]] = {
 }
 # Draws that are not numbers one by one, or the same by another name.
 STATES = {"seed", "take", "take_all", "checkpoint", "undone_on_error", "next_state", "get_state", "set_state", "source"}
-STATES |= {"all_states", "set_all_states", "join_ranks"}
+STATES |= {"take_all_in_turn", "all_states", "set_all_states", "join_ranks"}
 
 
 def test_the_table_has_every_distribution() -> None:
