@@ -140,7 +140,7 @@ def _mixed(module: torch.nn.Module, model: torch_zoo.Model, labels: torch.Tensor
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
         step = mx.compile(net, functional.cross_entropy, gluon.Trainer.from_torch(optimizer), precision=precision)
         losses.append([float(step(*batch).asscalar()) for _ in range(updates)])
-    return max(abs(mixed / single - 1) for single, mixed in zip(*losses, strict=True))
+    return float(max(abs(mixed / single - 1) for single, mixed in zip(*losses, strict=True)))
 
 
 def _without_random_numbers(module: torch.nn.Module) -> torch.nn.Module:
