@@ -15,7 +15,7 @@ from gluongraph.ops.blocked_layout import into_blocks, out_of_blocks
 from gluongraph.ops.builders import broadcast_to
 from gluongraph.ops.checked_index import checked_index
 from gluongraph.ops.collective import all_gather, all_reduce, allreduce, reduce_scatter
-from gluongraph.ops.constants import const, full, input, iota, literal, ones, zeros
+from gluongraph.ops.constants import const, constant, full, input, iota, literal, ones, zeros
 from gluongraph.ops.control import call, depends_on, fused, get_tuple_element, get_tuple_elements
 from gluongraph.ops.conv import conv2d, conv2d_data_grad, conv2d_weight_grad
 from gluongraph.ops.conv_nd import conv, conv_transpose
@@ -126,6 +126,7 @@ __all__ = [
     "cholesky",
     "concat",
     "const",
+    "constant",
     "conv",
     "conv2d",
     "conv2d_data_grad",

@@ -103,6 +103,22 @@ def literal(array: Any) -> Node:
     return LITERAL(data=array.tobytes(), dtype=dtype_name(array.dtype), shape=array.shape)
 
 
+def constant(array: Any) -> Node:
+    """An array that is part of the program: one number everywhere, to the bit, as `const`, others as `literal`."""
+    array = native(np.asarray(array))
+    if not _is_uniform(array):
+        return literal(array)
+    dtype = dtype_name(array.dtype)
+    return const(array.reshape(-1)[0], dtype, array.shape)
+
+
+def _is_uniform(array: Any) -> bool:
+    if not array.size:
+        return False
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return bool((flat.view(np.uint8).reshape(flat.size, -1) == flat[:1].view(np.uint8)).all())
+
+
 def _iota_type(shape: tuple[int, ...], axis: int, dtype: str) -> TensorType:
     type = TensorType(shape, dtype)
     need("iota", NUMBERS, type)

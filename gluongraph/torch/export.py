@@ -228,12 +228,10 @@ def as_module(what: Any) -> Any:
         message = f"from_torch takes a torch.nn.Module or a function of tensors, not {what!r}"
         raise TypeError(with_user_location(message, help="from_torch(model, (example,))"))
 
-    class Function(nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            return what(*args, **kwargs)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return what(*args, **kwargs)
 
-    Function.__name__ = getattr(what, "__name__", type(what).__name__)
-    return Function()
+    return type(getattr(what, "__name__", type(what).__name__), (nn.Module,), {"forward": forward})()
 
 
 def check_tensors(tensors: Mapping[str, Any]) -> None:

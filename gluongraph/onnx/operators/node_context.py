@@ -167,15 +167,8 @@ class NodeContext:
 
 
 def constant(array: Any, widened: Any = str) -> Node:
-    """An array as a node: one number everywhere as a splat, others with all their elements."""
-    array = np.asarray(array)
-    made = ops.literal(array) if not uniform(array) else None
-    if made is None:
-        value = array.reshape(-1)[0]
-        dtype = ops.literal(value).dtype
-        number = bool(value) if dtype == "bool" else int(value) if array.dtype.kind in "iu" else float(value)
-        made = ops.const(number, dtype, array.shape)
-    return retyped(made, widened)
+    """An array as a node, in the precision that the model runs in."""
+    return retyped(ops.constant(array), widened)
 
 
 def retyped(made: Node, widened: Any) -> Node:
@@ -185,11 +178,3 @@ def retyped(made: Node, widened: Any) -> Node:
         return made
     assert made.op.numpy is not None
     return constant(np.asarray(made.op.numpy(**made.attrs)).astype(numpy_dtype(wide)))
-
-
-def uniform(array: Array) -> bool:
-    """Is it one number everywhere, to the bit?"""
-    if array.size < 1:
-        return False
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return bool((flat.view(np.uint8).reshape(flat.size, -1) == flat[:1].view(np.uint8)).all())

@@ -89,23 +89,9 @@ def fold(n: Node) -> Array | None:
 
 
 def constant(array: Any, dtype: str | None = None) -> Node:
-    """An array as a node: one number everywhere as a splat, others with all their elements."""
+    """An array as part of the graph, in this element type."""
     array = np.asarray(array)
-    if dtype is not None:
-        array = array.astype(numpy_dtype(dtype))
-    made = ops.literal(array) if array.size != 1 and not _uniform(array) else None
-    if made is not None:
-        return made
-    value = array.reshape(-1)[0]
-    name = ops.literal(value).dtype
-    return ops.const(
-        bool(value) if name == "bool" else float(value) if is_float(name) else int(value), name, array.shape
-    )
-
-
-def _uniform(array: Array) -> bool:
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return bool(flat.size) and bool((flat.view(np.uint8).reshape(flat.size, -1) == flat[:1].view(np.uint8)).all())
+    return ops.constant(array if dtype is None else array.astype(numpy_dtype(dtype)))
 
 
 def cast(x: Value, dtype: str) -> Node:

@@ -169,8 +169,8 @@ def t(at: OpContext, self: Node) -> Node:
 def movedim(at: OpContext, self: Node, source: int | Ints, destination: int | Ints) -> Node:
     """Some axes at other places"""
     rank = self.ty.rank
-    given = [(source, destination)] if isinstance(source, int) else zip(source, destination, strict=True)  # type: ignore[arg-type]
-    to = {d % rank: s % rank for s, d in given}  # type: ignore[operator]
+    sources, targets = ([v] if isinstance(v, int) else list(v) for v in (source, destination))
+    to = {d % rank: s % rank for s, d in zip(sources, targets, strict=True)}
     rest = iter(a for a in range(rank) if a not in to.values())
     return ops.transpose(self, tuple(to[a] if a in to else next(rest) for a in range(rank)))
 
