@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import Any
 
-from gluongraph import random
-from gluongraph.context import cpu
-from gluongraph.dtypes import DTYPES, is_float
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import DTypeError, ShapeError, with_user_location
-from gluongraph.gluon.block import HybridBlock
-from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.host.progress import task
-from gluongraph.ir.graph import Node
-from gluongraph.ndarray import NDArray, OwnedBuilder, invoke
-from gluongraph.storage import Array, given_array
+from gluongraph.ndarray import NDArray
 from gluongraph.torch import export
-from gluongraph.torch.build import Building
-from gluongraph.torch.parameters import remember
+from gluongraph.torch.module_block import ModuleBlock, elements
 from gluongraph.torch.program import Program
-from gluongraph.torch.tensors import FromTensor, SharedStorage, array_in, dtype_of, is_tensor, to_numpy, to_torch
 from gluongraph.tracing.padding.free_axes import FreeAxes
-from gluongraph.tracing.tracer import guard
 
 
 def from_torch(
@@ -66,7 +55,7 @@ def from_torch(
     return TorchBlock(export.as_module(module), export.examples(args), kwargs or {}, dynamic_shapes, train, share)
 
 
-class TorchBlock(HybridBlock):
+class TorchBlock(ModuleBlock):
     """A module of PyTorch's that was traced: `from_torch` makes it. Called as the module is, with arrays or tensors.
 
     >>> import torch
@@ -88,48 +77,14 @@ class TorchBlock(HybridBlock):
         train: bool,
         share: bool,
     ):
-        super().__init__(prefix="", params=ParameterDict(""))
-        self._module, self._example = module, (args, dict(kwargs), dynamic_shapes)
-        self._trains, self._share = train, share
-        named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-        export.check_tensors(dict(named))
-        first: dict[int, str] = {}
-        self._canonical = {name: first.setdefault(id(tensor), name) for name, tensor in named}
-        self._trained = frozenset(first[id(p)] for p in module.parameters())
-        tensors = {self._canonical[name]: tensor for name, tensor in named}
-        self._dtypes = {name: dtype_of(tensor) for name, tensor in tensors.items()}
-        self._constants: dict[str, Array] = {}
-        self._version = 0  # of the constants
+        super().__init__(module, share)
+        self._example, self._trains = (args, dict(kwargs), dynamic_shapes), train
         self._programs: dict[bool, Program] = {}
-        self._builder = OwnedBuilder(self._build)
-        program = self._program(train)
-        moved = set(program.moved.values())
-        saved = module.state_dict(keep_vars=True)
-        for name, tensor in tensors.items():
-            held = name in saved and is_float(dtype_of(tensor)) and tensor.dim() > 0
-            if name in self._trained or name in moved or held:
-                self._add(name, tensor, name in self._trained)
-            else:
-                self._constants[name] = to_numpy(tensor).copy()
+        self._hold(self._program(train).moved.values())
 
-    def _add(self, name: str, tensor: Any, trained: bool) -> None:
-        """A parameter, or a state that is none, with the values of a tensor."""
-        parameter = self.params.get(
-            name,
-            shape=tuple(tensor.shape),
-            dtype=DTYPES[dtype_of(tensor)].long,
-            init=FromTensor(tensor),
-            grad_req="write" if trained and tensor.requires_grad else "null",
-            differentiable=trained,
-        )
-        storage = SharedStorage(tensor) if self._share else None
-        parameter._adopt([NDArray(to_numpy(tensor).copy()) if storage is None else array_in(storage)])
-        self._reg_params[name] = parameter
-        if trained:
-            remember(tensor, parameter)
-
-    def _program(self, training: bool) -> Program:
+    def _program(self, key: Hashable) -> Program:
         """The program of a mode, exported at its first use."""
+        training = bool(key)
         if training not in self._programs:
             args, kwargs, dynamic_shapes = self._example
             with task(0, f"tracing {self._what}"), export.mode(self._module, training):
@@ -170,145 +125,8 @@ class TorchBlock(HybridBlock):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         given = self._program(self._trains).leaves(args, kwargs, self._what)
-        return super().__call__(*(v if isinstance(v, NDArray) else NDArray(_elements(v)) for v in given))
+        return super().__call__(*(v if isinstance(v, NDArray) else NDArray(elements(v)) for v in given))
 
     def forward(self, *args: Any) -> Any:
         """The results for arrays, in the order of `inputs`."""
-        training = bool(STATE.training) and self._trains
-        program = self._program(training)
-        guard(self, "_version")
-        arrays = self._checked(program, args)
-        ctx = arrays[0].context if arrays else cpu()
-        sources = [random.source(ctx) for _ in range(program.draws)]
-        made = invoke(
-            self._builder,
-            *arrays,
-            *(p.data() for p in self._reg_params.values()),
-            *(state for state, _ in sources),
-            numbers=tuple(number for _, number in sources),
-            training=training,
-            wide=self._wide(),
-            version=self._version,
-        )
-        results = made if isinstance(made, list) else [made]
-        count = len(results) - len(program.moved)
-        self._move(dict(zip(program.moved.values(), results[count:], strict=True)))
-        return program.restore(results[:count])
-
-    @property
-    def _what(self) -> str:
-        return type(self._module).__name__
-
-    def _build(
-        self, *nodes: Node, numbers: tuple[int, ...], training: bool, wide: Any, version: int
-    ) -> tuple[Node, ...]:
-        """The module as a builder: its results that are arrays, and what its states become."""
-        program = self._program(training)
-        inputs, held = len(program.inputs), len(self._reg_params)
-        sources = list(zip(nodes[inputs + held :], numbers, strict=True))[::-1]
-        state: dict[str, Any] = dict(zip(self._reg_params, nodes[inputs : inputs + held], strict=True))
-        building = Building(program, wide, sources)
-        state |= {name: building.constant(array) for name, array in self._constants.items()}
-        results, moved = building.run(nodes[:inputs], state)
-        return (*results, *moved.values())
-
-    def _move(self, states: Mapping[str, NDArray]) -> None:
-        """Write states that the module moves, outside of any record."""
-        before, STATE.recording = STATE.recording, False
-        try:
-            for name, value in states.items():
-                self._reg_params[name].data()[:] = value.detach()
-        finally:
-            STATE.recording = before
-
-    def _wide(self) -> tuple[str, str] | None:
-        """The module's float type, and that which its parameters have been cast to."""
-        for name, parameter in self._reg_params.items():
-            was = self._dtypes[name]  # before any cast
-            if is_float(was) and was != parameter.data().type.dtype:
-                return was, parameter.data().type.dtype
-        return None
-
-    # -- arguments
-
-    def _checked(self, program: Program, given: Sequence[Any]) -> list[NDArray]:
-        """The arguments as arrays of the program's types.
-
-        Raises:
-            DTypeError: integers where it takes floats, or the reverse.
-            ShapeError: other shapes than the program takes.
-        """
-        wide = self._wide()
-        arrays = []
-        for input, value in zip(program.inputs, given, strict=True):
-            dtype = wide[1] if wide and input.dtype == wide[0] else input.dtype
-            arrays.append(self._one(str(input), dtype, value))
-        program.bind([(a.type.dtype, a.shape) for a in arrays], self._what)
-        return arrays
-
-    def _one(self, input: str, dtype: str, array: NDArray) -> NDArray:
-        given, wanted = (DTYPES[name].family == "float" for name in (array.type.dtype, dtype))
-        # Gluon's labels are floats, which an integer type may hold; the reverse is a mistake, and so is a float mask.
-        if given != wanted and (wanted or dtype == "bool"):
-            help = f"x.astype({DTYPES[dtype].long!r})"
-            raise DTypeError(with_user_location(f"{self._what}: input {input} cannot be {array.type}", help=help))
-        return array if array.type.dtype == dtype else array.astype(DTYPES[dtype].long)
-
-    # -- weights
-
-    def state_dict(self) -> dict[str, Any]:
-        """Copies of parameters and buffers as PyTorch's tensors, under the names of the module's `state_dict()`.
-
-        >>> import torch
-        >>> import gluongraph as mx
-        >>> model = torch.nn.Linear(3, 2)
-        >>> net = mx.from_torch(model, (torch.zeros(4, 3),))
-        >>> model.load_state_dict(net.state_dict())
-        <All keys matched successfully>
-        """
-        found = {}
-        for name in self._module.state_dict(keep_vars=True):
-            own = self._canonical[name]
-            array = self._constants[own] if own in self._constants else self._reg_params[own].data().asnumpy()
-            found[name] = to_torch(array.copy()).reshape(array.shape)
-        return found
-
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
-        """Take parameters and buffers from tensors (or arrays) by the names of the module's `state_dict()`.
-
-        Raises:
-            KeyError: with `strict`, names are missing, or there are others.
-            ShapeError: an array has another shape. Nothing has been changed then.
-
-        >>> import torch
-        >>> import gluongraph as mx
-        >>> model = torch.nn.Linear(3, 2)
-        >>> net = mx.from_torch(model, (torch.zeros(4, 3),))
-        >>> net.load_state_dict(model.state_dict())
-        """
-        known = list(self._module.state_dict(keep_vars=True))
-        missing, others = [n for n in known if n not in state], [n for n in state if n not in known]
-        if strict and (missing or others):
-            wrong = (("missing", missing), ("unknown", others))
-            message = "; ".join(f"{what}: {', '.join(names[:5])}" for what, names in wrong if names)
-            help = "strict=False takes what is there"
-            raise KeyError(with_user_location(f"load_state_dict of {self._what}: {message}", help=help))
-        new = {name: _elements(value) for name, value in state.items() if name in known}
-        for name, array in new.items():
-            own = self._canonical[name]
-            have = self._constants[own].shape if own in self._constants else self._reg_params[own].shape
-            if array.shape != have:
-                raise ShapeError(with_user_location(f"load_state_dict: {name!r} has shape {array.shape}, not {have}"))
-        for name, array in new.items():
-            own = self._canonical[name]
-            if own in self._constants:
-                if (self._constants[own] != array).any():
-                    self._constants[own] = array.astype(self._constants[own].dtype)
-                    self._version += 1
-            else:
-                self._reg_params[own].data()[:] = NDArray(array.astype(self._reg_params[own].data().dtype))
-
-
-def _elements(value: Any) -> Array:
-    """A tensor, an NDArray, or what numpy makes an array of, as an array."""
-    return to_numpy(value) if is_tensor(value) else given_array(value)
+        return self._run_program(bool(STATE.training) and self._trains, args)
