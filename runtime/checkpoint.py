@@ -143,6 +143,41 @@ def write(place: Path, content: Content, keep: Keep) -> Path:
     return place
 
 
+def write_alone(place: Path, content: Content) -> Path:
+    """Write a checkpoint under a name of its own, outside of a run's numbering. One that was there is replaced: there is
+    always the old one or the new one.
+
+    Raises:
+        OSError: it cannot be written; what was there before is whole.
+    """
+    failing = f"the checkpoint {place} could not be saved"
+    with _explaining(failing):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        temporary = place.parent / f"{_TEMPORARY}{place.name}-{os.getpid()}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        try:
+            _fill(temporary, content, number=1)
+            _replace(temporary, place)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+    return place
+
+
+def _replace(temporary: Path, place: Path) -> None:
+    """Rename a folder to a name that another one may have, which is removed. Where the process is killed between the
+    two renames, the old one is whole under its other name."""
+    gone = place.parent / f"{_TEMPORARY}{place.name}-gone-{os.getpid()}"
+    if place.is_symlink():
+        place.unlink()
+    elif os.path.lexists(place):
+        os.rename(place, gone)
+    os.rename(temporary, place)
+    disk.synchronize(place.parent)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
 def _fill(folder: Path, content: Content, number: int) -> None:
     """Write all files, the manifest last, and flush them to disk."""
     files: dict[str, Any] = {}

@@ -37,6 +37,7 @@ def _take_whole(training: Training, groups: Groups) -> None:
 def _check_held(training: Training) -> None:
     """Raise where the step writes an array that is no parameter known here, and would be lost."""
     known = {id(array.storage) for p in training.parameters.values() for array in p.list_data()}
+    known |= {id(array.storage) for array in training.step.kept_elsewhere}
     for specialization in training.step._specializations.all:
         traced = specialization.traced
         for name in traced.graph.updates:

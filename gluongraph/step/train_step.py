@@ -99,6 +99,7 @@ class TrainStep:
         self.grad_norm: float | None = None  # of the last update: of all gradients / batch_size, before clipping
         self.net = net  # a Block names its parameters in checkpoints
         self.averages = None if options.ema is None else AveragedWeights(options.ema)
+        self.kept_elsewhere: tuple[NDArray, ...] = ()  # arrays that it changes, and that no checkpoint of it holds
         self.accumulator = GradientAccumulator()  # what `accumulate` has added up since the last `apply`
         self._saver = Saver()
         self._reports = _Reports(trainer)
@@ -145,6 +146,24 @@ class TrainStep:
         """
         if (most := self.options.steps_per_call) is not None:
             return several.call(self, batch, batch_size, most)
+        return self._single(batch, batch_size)
+
+    @serialized
+    def single(self, *batch: Any, batch_size: float | None = None) -> Any:
+        """One step on one batch, also where a call takes a stack of them (`steps_per_call`).
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, prefix="d_")
+        >>> net.initialize(mx.init.One())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer, steps_per_call=8)
+        >>> step.single(nd.ones((4, 2)), nd.zeros((4, 1))).shape
+        (4,)
+
+        Raises:
+            Exception: whatever a call of the step raises; everything stays as it was.
+        """
         return self._single(batch, batch_size)
 
     def _single(self, batch: Sequence[Any], batch_size: float | None) -> Any:

@@ -1,0 +1,123 @@
+"""Batches as the compiled step takes them: their arrays one after another, and the structure that these are in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gluongraph.errors import with_user_location
+from gluongraph.host.torch_module import is_torch_loaded
+from gluongraph.ndarray import NDArray
+
+ARRAY = "array"
+Structure = Any  # ARRAY, ("constant", value), or (kind, names, parts): hashable, equal for batches of one structure
+
+
+def flatten(batch: Any) -> tuple[list[Any], Structure]:
+    """The arrays of a batch in order, as numpy's or NDArrays, and its structure.
+
+    Tuples, lists, dicts, named tuples and dataclasses are gone into; tensors of PyTorch's become arrays in the same
+    memory; other values are part of the structure.
+
+    Raises:
+        TypeError: a value that cannot be compared, and so cannot be part of a compiled program.
+
+    >>> arrays, structure = flatten({"x": np.ones(2), "scale": 3})
+    >>> len(arrays), structure
+    (1, ('dict', ('x', 'scale'), ('array', ('constant', 3))))
+    """
+    arrays: list[Any] = []
+    return arrays, _flatten(batch, arrays)
+
+
+def _flatten(part: Any, arrays: list[Any]) -> Structure:
+    kind = type(part)
+    if kind is tuple or kind is list:
+        return (kind.__name__, None, tuple([_flatten(each, arrays) for each in part]))
+    if (array := as_array(part)) is not None:
+        arrays.append(array)
+        return ARRAY
+    if isinstance(part, Mapping):
+        return ("dict", tuple(part), tuple([_flatten(each, arrays) for each in part.values()]))
+    if isinstance(part, tuple) and hasattr(part, "_fields"):
+        return (kind, part._fields, tuple([_flatten(each, arrays) for each in part]))
+    if isinstance(part, (tuple, list)):
+        return ("list" if isinstance(part, list) else "tuple", None, tuple([_flatten(e, arrays) for e in part]))
+    if dataclasses.is_dataclass(part) and not isinstance(part, type):
+        names = tuple(field.name for field in dataclasses.fields(part))
+        return (kind, names, tuple([_flatten(getattr(part, name), arrays) for name in names]))
+    try:
+        hash(part)
+    except TypeError:
+        message = f"a batch holds {kind.__name__}, which is no array and cannot be part of a compiled program"
+        raise TypeError(with_user_location(message, help="give arrays, numbers and texts")) from None
+    return ("constant", part)
+
+
+def as_array(value: Any) -> Any:
+    """An array of the value, in its memory; None if it is none.
+
+    Raises:
+        TypeError: a tensor that is not on the CPU.
+    """
+    if isinstance(value, (np.ndarray, NDArray)):
+        return value
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    if is_torch_loaded():
+        from gluongraph.torch.tensors import is_tensor, to_numpy
+
+        if is_tensor(value):
+            if value.device.type != "cpu":
+                message = f"a batch holds a tensor on {value.device}; batches are made on the CPU"
+                raise TypeError(with_user_location(message, help="leave .cuda() and .to(device) out"))
+            return to_numpy(value)
+    return None
+
+
+def unflatten(structure: Structure, arrays: Any) -> Any:
+    """The batch of that structure, with these arrays (an iterator) in their places."""
+    if structure == ARRAY:
+        return next(arrays)
+    if structure[0] == "constant":
+        return structure[1]
+    kind, names, parts = structure
+    values = [unflatten(part, arrays) for part in parts]
+    if kind == "tuple":
+        return tuple(values)
+    if kind == "list":
+        return values
+    if kind == "dict":
+        return dict(zip(names, values, strict=True))
+    return kind(**dict(zip(names, values, strict=True)))
+
+
+def batch_size_of(arrays: Sequence[Any]) -> int:
+    """The number of samples of a batch: the first extent of its first array that has one; 1 where none has.
+
+    >>> batch_size_of([np.ones((3, 2))])
+    3
+    """
+    for array in arrays:
+        if array.shape:
+            return int(array.shape[0])
+    return 1
+
+
+def to_user(value: Any, torch: bool) -> Any:
+    """Results of a program as its user knows them: tensors for modules of PyTorch's, else NDArrays."""
+    if isinstance(value, NDArray):
+        if not torch:
+            return value
+        from gluongraph.torch.tensors import to_torch
+
+        return to_torch(np.ascontiguousarray(value.asnumpy())).reshape(value.shape)
+    if isinstance(value, dict):
+        return {key: to_user(each, torch) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        parts = [to_user(each, torch) for each in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value

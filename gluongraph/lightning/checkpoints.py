@@ -1,0 +1,358 @@
+"""Checkpoints of a Trainer: folders of safetensors and JSON, written atomically; loading one executes nothing.
+
+A checkpoint has what `TrainStep.save` writes, and under "lightning" what the loops, callbacks, schedulers and loaders go
+on from. Arrays that users add in on_save_checkpoint are kept in a file of their own.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gluongraph import checkpoint as state
+from gluongraph.checkpoint import collective
+from gluongraph.errors import FormatError, warn, with_user_location
+from gluongraph.lightning.batch import as_array, to_user
+from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.hparams import Hyperparameters, _is_plain
+from gluongraph.ndarray import NDArray
+from gluongraph.runtime import checkpoint as disk
+from gluongraph.runtime.checkpoint import Content
+from gluongraph.storage import Array
+
+KEY = "lightning"  # of what is the loops', in trainer.json
+USER = "user"  # the group of arrays that users have added
+ARRAY = "array:"  # what stands for such an array in JSON
+
+
+# -- paths
+
+
+def exists(path: Any) -> bool:
+    """Is there a checkpoint of that name?"""
+    return (Path(path) / disk.MANIFEST).is_file()
+
+
+def remove(path: Any) -> None:
+    """Remove a checkpoint, or a link to one."""
+    place = Path(path)
+    if place.is_symlink():
+        place.unlink()
+    elif exists(place):
+        gone = place.with_name(f".tmp-{place.name}-gone-{os.getpid()}")
+        os.rename(place, gone)  # a part of it is never taken for a checkpoint
+        shutil.rmtree(gone)
+
+
+def newest(paths: Iterable[Any]) -> str | None:
+    """The checkpoint that was written last; None if there is none."""
+    found = [Path(path) for path in paths if exists(path)]
+    return str(max(found, key=lambda p: (p / disk.MANIFEST).stat().st_mtime_ns)) if found else None
+
+
+def selected(trainer: Any, fn: str, ckpt_path: Any, given: bool) -> str | None:
+    """The path of the checkpoint that a call begins with: "best", "last", a path, or None.
+
+    Raises:
+        MisconfigurationException: "best" where no callback has saved one.
+        FileNotFoundError: there is none of that name.
+    """
+    if ckpt_path is None and fn != "fit" and not given and trainer.checkpoint_callback is not None:
+        best = getattr(trainer.checkpoint_callback, "best_model_path", "")
+        if not best or trainer.fast_dev_run:
+            return None
+        warn(f"`.{fn}(ckpt_path=None)` without a model: the weights of the best checkpoint, {best}, are used")
+        return str(best)
+    if ckpt_path is None:
+        return None
+    if ckpt_path == "best":
+        return _best(trainer, fn)
+    if ckpt_path == "last":
+        found = _last(trainer)
+        if found is None:
+            warn(f'`.{fn}(ckpt_path="last")`: there is no checkpoint yet; it begins anew')
+        return found
+    if ckpt_path in ("hpc", "registry"):
+        raise misconfigured(f"ckpt_path={ckpt_path!r}: there is no such thing here", help='a path, "best" or "last"')
+    path = os.fspath(ckpt_path)
+    if not exists(path):
+        message = with_user_location(f"there is no checkpoint {path}", help=_beside(path))
+        raise FileNotFoundError(errno.ENOENT, message, path)
+    return path
+
+
+def _best(trainer: Any, fn: str) -> str:
+    if trainer.fast_dev_run:
+        raise misconfigured('ckpt_path="best", with fast_dev_run, which saves no checkpoints')
+    callbacks = trainer.checkpoint_callbacks
+    if not callbacks:
+        raise misconfigured(
+            f'`.{fn}(ckpt_path="best")` without a ModelCheckpoint', help="callbacks=[ModelCheckpoint()]"
+        )
+    best = getattr(callbacks[0], "best_model_path", "")
+    if not best:
+        message = f'`.{fn}(ckpt_path="best")`: {type(callbacks[0]).__name__} has saved none yet'
+        raise misconfigured(message, help="call fit before")
+    return str(best)
+
+
+def _last(trainer: Any) -> str | None:
+    found: list[Any] = []
+    for callback in trainer.checkpoint_callbacks:
+        found += list(getattr(callback, "_find_last_checkpoints", lambda _: ())(trainer))
+    return newest(found)
+
+
+def _beside(path: str) -> str:
+    folder = Path(path).parent
+    names = sorted(each.name for each in folder.iterdir() if exists(each)) if folder.is_dir() else []
+    return f"there are {', '.join(names[:5])}" if names else f"no checkpoint lies in {folder}"
+
+
+# -- saving
+
+
+def save(trainer: Any, path: Any, weights_only: bool) -> None:
+    """Write the state of a Trainer; all ranks call this."""
+    engines, step = trainer.engines, trainer.step or _step_to_save(trainer)
+    place = Path(os.fspath(path))
+    if engines.mode == "eager" and engines.engine is not None:
+        engines.engine.push_states()
+    step.kept_elsewhere = tuple(
+        a for acc in trainer.metric_log.stores["train"].accumulators.values() for a in acc.arrays
+    )
+    told, arrays = _told(trainer, weights_only)
+    content = state.taken(step, {KEY: told}, None)
+    if arrays:
+        content = Content(
+            content.step, {**content.groups, USER: arrays}, content.about, content.metrics, content.writer
+        )
+    communicator = step.trainer.communicator
+    if communicator.size == 1:
+        disk.write_alone(place, content)
+        return
+    trainer.ranks.agree(f"save_checkpoint after {trainer.global_step} updates")
+    whole = collective.gathered(step, content)
+    collective.on_rank_0(communicator, lambda: str(disk.write_alone(place, whole)))
+
+
+def _step_to_save(trainer: Any) -> Any:
+    """A step that was never called, for a Trainer whose engine has none: its weights and states are what is saved."""
+    from gluongraph.step.compile import compile as compile_step
+
+    if trainer.gluon_trainer is None:
+        raise misconfigured("save_checkpoint where nothing is trained: there are no optimizers")
+    step = compile_step(lambda *arrays: arrays[0], trainer=trainer.gluon_trainer)
+    step.net = trainer.engines.steps.block
+    return step
+
+
+def _told(trainer: Any, weights_only: bool) -> tuple[dict[str, Any], dict[str, Array]]:
+    """What is saved beside weights and states: JSON, and the arrays that users have added."""
+    module, data = trainer.lightning_module, trainer.datamodule
+    checkpoint: dict[str, Any] = {
+        "epoch": trainer.current_epoch,
+        "global_step": trainer.global_step,
+        "gluongraph_version": _version(),
+        "module": type(module).__qualname__,
+        "hparams_name": "kwargs" if module.hparams else None,
+        "hyper_parameters": {name: value for name, value in module.hparams.items() if _is_plain(value)},
+    }
+    if not weights_only:
+        checkpoint |= {
+            "loops": {"counters": trainer.counters.state(), "loader": trainer.data.state() if trainer.data else None},
+            "callbacks": {c.state_key: told for c in trainer.callbacks if (told := c.state_dict())},
+            "lr_schedulers": [scheduler_state(c.scheduler) for c in trainer.lr_scheduler_configs],
+            "metrics": {"train": trainer.metric_log.stores["train"].state(), "kept": trainer.metric_log.kept},
+        }
+        trainer.hooks.call_callbacks("on_save_checkpoint", checkpoint)
+    module.on_save_checkpoint(checkpoint)
+    if data is not None:
+        checkpoint["datamodule"] = data.state_dict()
+        data.on_save_checkpoint(checkpoint)
+    arrays: dict[str, Array] = {}
+    return _without_arrays(checkpoint, arrays, ""), arrays
+
+
+def _without_arrays(value: Any, arrays: dict[str, Array], name: str) -> Any:
+    """A value for JSON, in which names stand for arrays."""
+    if isinstance(value, Mapping):
+        return {str(key): _without_arrays(each, arrays, f"{name}/{key}") for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_arrays(each, arrays, f"{name}/{i}") for i, each in enumerate(value)]
+    if isinstance(value, np.generic):
+        return value.item()
+    array = as_array(value)
+    if array is None:
+        return str(value) if isinstance(value, os.PathLike) else value
+    host = array.asnumpy() if isinstance(array, NDArray) else array
+    arrays[name] = np.ascontiguousarray(host).copy()
+    return ARRAY + name
+
+
+def scheduler_state(scheduler: Any) -> Any:
+    """The state of a scheduler as JSON holds it."""
+    if not hasattr(scheduler, "state_dict"):
+        return None
+    told = {}
+    for name, value in scheduler.state_dict().items():
+        if _is_plain(value):
+            told[name] = value
+        elif isinstance(value, (list, tuple)) and all(hasattr(v, "state_dict") for v in value):
+            told[name] = [scheduler_state(v) for v in value]
+    return told
+
+
+def _version() -> str:
+    import gluongraph
+
+    return gluongraph.__version__
+
+
+# -- loading
+
+
+def read(path: str) -> Content:
+    """A checkpoint.
+
+    Raises:
+        FileNotFoundError, FormatError: there is none, it is damaged, or `Trainer.save_checkpoint` has not written it.
+    """
+    content = disk.load(Path(path))
+    if KEY not in content.about.get("extra", {}):
+        message = f"{path} is no checkpoint of a Trainer: it has no state of its loops"
+        raise FormatError(with_user_location(message, help="step.load(dir) reads those that step.save has written"))
+    return content
+
+
+def told_by(content: Content, torch: bool = False) -> dict[str, Any]:
+    """What a checkpoint holds beside weights and states, with the arrays that users have added."""
+    arrays = content.groups.get(USER, {})
+
+    def whole(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: whole(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [whole(each) for each in value]
+        if isinstance(value, str) and value.startswith(ARRAY) and value.removeprefix(ARRAY) in arrays:
+            return to_user(NDArray(arrays[value.removeprefix(ARRAY)].copy()), torch)
+        return value
+
+    return whole(content.about["extra"][KEY])  # type: ignore[no-any-return]
+
+
+def load_training(trainer: Any, content: Content) -> None:
+    """Go on from a checkpoint: weights, states, counters, callbacks, schedulers, loaders, logged values."""
+    checkpoint = told_by(content, trainer.is_torch)
+    if "loops" not in checkpoint:
+        message = "the checkpoint has weights only, and no state that a fit could go on from"
+        raise misconfigured(message, help="load_from_checkpoint takes the weights")
+    engines, step = trainer.engines, trainer.step or _step_to_save(trainer)
+    _call_loading(trainer, checkpoint)
+    communicator = step.trainer.communicator
+    state.put_all(*state.ready(step, content, communicator.rank, communicator.size))
+    if engines.mode == "eager":
+        engines.engine.pull_states()
+    trainer.counters.load(checkpoint["loops"]["counters"])
+    trainer.data.load(checkpoint["loops"]["loader"])
+    for callback in trainer.callbacks:
+        if callback.state_key in checkpoint["callbacks"]:
+            callback.load_state_dict(checkpoint["callbacks"][callback.state_key])
+    for config, told in zip(trainer.lr_scheduler_configs, checkpoint["lr_schedulers"], strict=False):
+        load_scheduler(config.scheduler, told)
+    trainer.metric_log.stores["train"].load(checkpoint["metrics"]["train"])
+    trainer.metric_log.kept = checkpoint["metrics"]["kept"]
+
+
+def load_scheduler(scheduler: Any, told: Any) -> None:
+    """Put the state of a scheduler back; parts that JSON does not hold stay as they are."""
+    if told is None or not hasattr(scheduler, "load_state_dict"):
+        return
+    own = scheduler.state_dict()
+    for name, value in told.items():
+        if (
+            isinstance(value, list)
+            and isinstance(own.get(name), (list, tuple))
+            and value
+            and isinstance(value[0], dict)
+        ):
+            for each, part in zip(getattr(scheduler, name), value, strict=True):
+                load_scheduler(each, part)
+        else:
+            own[name] = value
+    scheduler.load_state_dict({name: value for name, value in own.items() if not _holds_schedulers(value)})
+
+
+def _holds_schedulers(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and any(hasattr(each, "state_dict") for each in value)
+
+
+def _call_loading(trainer: Any, checkpoint: dict[str, Any]) -> None:
+    """The hooks that see a checkpoint before it is put in place."""
+    if trainer.datamodule is not None:
+        trainer.datamodule.on_load_checkpoint(checkpoint)
+        trainer.datamodule.load_state_dict(checkpoint.get("datamodule", {}))
+    trainer.hooks.call_callbacks("on_load_checkpoint", checkpoint)
+    trainer.lightning_module.on_load_checkpoint(checkpoint)
+
+
+def load_weights(trainer: Any, content: Content) -> None:
+    """Take the weights of a checkpoint, and nothing else; call the module's on_load_checkpoint."""
+    trainer.lightning_module.on_load_checkpoint(told_by(content, trainer.is_torch))
+    put_weights(trainer.engines.steps.block, content, trainer.lightning_module.strict_loading)
+
+
+def put_weights(block: Any, content: Content, strict: bool) -> None:
+    """Write the weights of a checkpoint into the parameters of a block.
+
+    Raises:
+        FormatError: with `strict`, names are missing, or there are others; or a shape is another one. Nothing has been
+            changed then.
+    """
+    own, saved = block._collect_params_with_prefix(), content.groups["params"]
+    missing, others = sorted(own.keys() - saved.keys()), sorted(saved.keys() - own.keys())
+    if strict and (missing or others):
+        found = [
+            f"{what} {', '.join(names[:5])}" for what, names in (("missing:", missing), ("unknown:", others)) if names
+        ]
+        help = "strict=False takes what is there"
+        raise FormatError(
+            with_user_location(f"the weights of the checkpoint are others: {'; '.join(found)}", help=help)
+        )
+    for name in own.keys() & saved.keys():
+        shape = own[name].shape
+        if shape is not None and all(n > 0 for n in shape) and tuple(shape) != saved[name].shape:
+            message = f"{name} has shape {saved[name].shape} in the checkpoint, and {tuple(shape)} in the module"
+            raise FormatError(with_user_location(message, help="make the module as the saved one was"))
+    for name in own.keys() & saved.keys():
+        if not own[name].ready:
+            own[name].shape = saved[name].shape
+        own[name].set_data(saved[name])
+        own[name].finish_deferred_init()
+
+
+def module_from_checkpoint(cls: Any, path: Any, strict: bool, kwargs: Mapping[str, Any]) -> Any:
+    """See `LightningModule.load_from_checkpoint`."""
+    from gluongraph.lightning.engine.engines import steps_of
+    from gluongraph.lightning.module import _is_torch
+
+    content = read(os.fspath(path))
+    told = told_by(content)
+    found = {**told["hyper_parameters"], **kwargs}
+    takes = inspect.signature(cls.__init__).parameters.values()
+    if not any(p.kind is p.VAR_KEYWORD for p in takes):
+        names = {p.name for p in takes}
+        found = {name: value for name, value in found.items() if name in names or name in kwargs}
+    module = cls(**found)
+    module.on_load_checkpoint(told)
+    module.configure_model()
+    put_weights(steps_of(module, _is_torch(module)).block, content, strict)
+    module.__dict__["_hparams"] = Hyperparameters({**told["hyper_parameters"], **module.hparams})
+    return module

@@ -1,0 +1,70 @@
+"""The loggers and callbacks that a Trainer has by default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gluongraph.lightning.errors import misconfigured
+
+
+def default_loggers(trainer: Any, given: Any) -> list[Any]:
+    """The loggers for what the argument `logger` says."""
+    from gluongraph.lightning import loggers
+
+    if given is False or (given is None and trainer.barebones):
+        return []
+    if given is None or given is True:
+        kind = loggers.TensorBoardLogger if loggers.has_tensorboard() else loggers.CSVLogger
+        return [kind(save_dir=trainer.default_root_dir)]
+    made = list(given) if isinstance(given, Iterable) else [given]
+    for each in made:
+        if not hasattr(each, "log_metrics"):
+            raise misconfigured(
+                f"logger={each!r} is no logger", help="derive it from gluongraph.lightning.loggers.Logger"
+            )
+    return made
+
+
+def default_callbacks(
+    trainer: Any,
+    given: Any,
+    checkpoints: bool | None,
+    progress: bool | None,
+    summary: bool | None,
+    max_time: float | None,
+) -> list[Any]:
+    """The callbacks given, and those that every training has unless they are switched off; those that save come last."""
+    from gluongraph.lightning import callbacks as all
+
+    made = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
+    for each in made:
+        if not isinstance(each, all.Callback):
+            raise misconfigured(f"callbacks: {each!r} is no Callback", help="derive it from L.Callback")
+    _check_switch("enable_checkpointing", checkpoints, made, all.Checkpoint)
+    _check_switch("enable_progress_bar", progress, made, all.ProgressBar)
+    if progress is not False and not any(isinstance(c, all.ProgressBar) for c in made):
+        made.append(all.TQDMProgressBar())
+    if summary is not False and not any(isinstance(c, all.ModelSummary) for c in made):
+        made.append(all.ModelSummary())
+    if checkpoints is not False and not any(isinstance(c, all.Checkpoint) for c in made):
+        made.append(all.ModelCheckpoint())
+    if max_time is not None and not any(isinstance(c, all.Timer) for c in made):
+        made.append(all.Timer(duration={"seconds": max_time}))
+    keys = [c.state_key for c in made if type(c).state_dict is not all.Callback.state_dict]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise misconfigured(f"two callbacks have the state_key {key!r}", help="give them different arguments")
+    return in_order(made)
+
+
+def in_order(callbacks: list[Any]) -> list[Any]:
+    """Callbacks with those that save checkpoints last."""
+    from gluongraph.lightning.callbacks import Checkpoint
+
+    return sorted(callbacks, key=lambda c: isinstance(c, Checkpoint))
+
+
+def _check_switch(name: str, value: bool | None, given: list[Any], kind: type) -> None:
+    if value is False and any(isinstance(c, kind) for c in given):
+        raise misconfigured(f"{name}=False, and callbacks have a {kind.__name__}", help="leave one of them out")

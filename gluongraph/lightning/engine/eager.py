@@ -1,0 +1,151 @@
+"""The eager engine: steps run in the framework of the module's layers, for manual optimization and `eager=True`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from gluongraph import autograd
+from gluongraph.lightning.batch import batch_size_of, flatten
+from gluongraph.lightning.engine.steps import loss_of
+from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.optimizers import LightningOptimizer
+
+
+def call_step(trainer: Any, module: Any, kind: str, batch: Any, batch_idx: int, loader: int | None) -> Any:
+    """The result of a step function, called as Python."""
+    import inspect
+
+    names = list(inspect.signature(getattr(module, kind)).parameters.values())
+    takes_all = any(p.kind is p.VAR_POSITIONAL for p in names)
+    count = len(names) if not takes_all else 3
+    args = (batch, batch_idx, loader or 0)[: min(count, 3)]
+    trainer.batch_size = batch_size_of(flatten(batch)[0])
+    before, module._current_fx = module._current_fx, kind
+    try:
+        return getattr(module, kind)(*args)
+    finally:
+        module._current_fx = before
+
+
+def evaluate_eagerly(
+    trainer: Any, module: Any, kind: str, batch: Any, batch_idx: int, loader: int | None, store: Any, torch: bool
+) -> Any:
+    """The result of a step function of validation, test or prediction, without gradients."""
+    if torch:
+        from gluongraph.torch.export import torch as package
+
+        context: Any = package().no_grad()
+    else:
+        context = autograd.predict_mode()
+    with context:
+        return call_step(trainer, module, kind, batch, batch_idx, loader)
+
+
+class EagerEngine:
+    """Trains by calling training_step as it is: gradients are the framework's, updates the optimizer's own.
+
+    With manual optimization training_step makes the updates; else they are made here, as Lightning makes them.
+    """
+
+    name = "eager"
+    skipped = 0
+
+    def __init__(self, trainer: Any, module: Any, steps: Any, gluon_trainer: Any, store: Any, torch: bool):
+        self.trainer, self.module, self.steps, self.torch = trainer, module, steps, torch
+        self.gluon_trainer, self.store = gluon_trainer, store
+        self.optimizers = [LightningOptimizer(each, self._step, module) for each in trainer.optimizers]
+        if trainer.world_size > 1:
+            message = f"{module.__class__.__name__} trains eagerly, on {trainer.world_size} ranks"
+            raise misconfigured(message, help="train on one rank; compiled steps exchange gradients")
+
+    def train(self, batch: Any, batch_idx: int, accumulates: bool) -> Any:
+        """One batch, and with automatic optimization the update where it ends a window."""
+        if not self.module.automatic_optimization:
+            result = self._call(batch, batch_idx)
+            loss = result.get("loss") if isinstance(result, dict) else result
+            return None if result is None else (loss, result)
+        made: list[Any] = [None]
+
+        def closure() -> Any:
+            made[0] = self._gradients(batch, batch_idx, accumulates)
+            return None if made[0] is None else made[0][0]
+
+        if accumulates:
+            closure()
+        else:
+            hooks, trainer = self.trainer.hooks, self.trainer
+            optimizer = self.optimizers[0]
+            hooks.call_module("optimizer_step", trainer.current_epoch, batch_idx, optimizer, closure)
+        return made[0]
+
+    def _call(self, batch: Any, batch_idx: int) -> Any:
+        recording: Any = nullcontext() if self.torch else autograd.record()
+        with recording:
+            return call_step(self.trainer, self.module, "training_step", batch, batch_idx, None)
+
+    def _gradients(self, batch: Any, batch_idx: int, accumulates: bool) -> Any:
+        """Forward, backward and the hooks around them."""
+        trainer, hooks = self.trainer, self.trainer.hooks
+        result = self._call(batch, batch_idx)
+        loss = loss_of(result)
+        every = trainer.accumulate_grad_batches
+        if batch_idx % every == 0:
+            hooks.call("on_before_zero_grad", self.optimizers[0])
+            hooks.call_module("optimizer_zero_grad", trainer.current_epoch, batch_idx, self.optimizers[0])
+        if loss is None:
+            return None
+        window = trainer.window_length(batch_idx)
+        hooks.call("on_before_backward", loss)
+        hooks.call_module("backward", loss if window == 1 else loss / window)
+        hooks.call("on_after_backward")
+        if not accumulates:
+            hooks.call("on_before_optimizer_step", self.optimizers[0])
+            hooks.call_module(
+                "configure_gradient_clipping",
+                self.optimizers[0],
+                gradient_clip_val=trainer.gradient_clip_val,
+                gradient_clip_algorithm=trainer.gradient_clip_algorithm,
+            )
+        return loss, result
+
+    def _step(self, optimizer: Any, closure: Callable[[], Any] | None, how: Mapping[str, Any]) -> Any:
+        """What the step of an optimizer does, in manual optimization too."""
+        manual = not self.module.automatic_optimization
+        if manual:
+            self.trainer.hooks.call("on_before_optimizer_step", optimizer)
+        made = self._own_step(optimizer, closure, how)
+        self.trainer.engines.count(False)
+        return made
+
+    def _own_step(self, optimizer: Any, closure: Callable[[], Any] | None, how: Mapping[str, Any]) -> Any:
+        if self.torch:
+            return optimizer.step(closure=closure, **how)
+        loss = closure() if closure is not None and callable(closure) else None
+        size = 1 if closure is None or callable(closure) else closure
+        if not hasattr(optimizer, "step"):
+            raise misconfigured("an optimizer of mx.optimizer makes no steps", help="give a gluon.Trainer")
+        optimizer.step(size)
+        return loss
+
+    def backward(self, loss: Any, *args: Any, **kwargs: Any) -> None:
+        """`manual_backward`."""
+        hooks = self.trainer.hooks
+        hooks.call("on_before_backward", loss)
+        hooks.call_module("backward", loss, *args, **kwargs)
+        hooks.call("on_after_backward")
+
+    # -- checkpoints: the optimizers' own states are those of the trainer that is saved
+
+    def push_states(self) -> None:
+        """Give the states of PyTorch's optimizers to the trainer that a checkpoint is taken from."""
+        if self.torch and self.gluon_trainer is not None:
+            self.gluon_trainer.load_torch_state_dict([each.state_dict() for each in self.trainer.optimizers])
+
+    def pull_states(self) -> None:
+        """Take the states of PyTorch's optimizers from the trainer that a checkpoint was put into."""
+        if self.torch and self.gluon_trainer is not None:
+            told = self.gluon_trainer.torch_state_dict()
+            for each, state in zip(self.trainer.optimizers, told if isinstance(told, list) else [told], strict=True):
+                each.load_state_dict(state)

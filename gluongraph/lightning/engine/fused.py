@@ -1,0 +1,123 @@
+"""The compiled engine: forward, backward and update of a batch, with what it logs, are one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gluongraph.lightning.batch import Structure, batch_size_of
+from gluongraph.lightning.engine.steps import Steps, loss_of
+from gluongraph.lightning.metrics import Accumulator, Store
+from gluongraph.ndarray import NDArray
+from gluongraph.step import TrainStep
+from gluongraph.step.compile import compile as compile_step
+from gluongraph.tracing.tracer import guard
+
+
+class NoLoss(Exception):
+    """training_step gave None: the batch is left out."""
+
+
+class StepFunction:
+    """A step function of a module as a function of arrays, for `mx.compile`: the loss first, then the whole result.
+
+    What it logs goes to accumulators, which are state of the program. `structure` is that of the batch.
+    """
+
+    def __init__(self, steps: Steps, kind: str, store: Store, dataloader_idx: int | None = None):
+        self.steps, self.kind, self.store, self.dataloader_idx = steps, kind, store, dataloader_idx
+        self.structure: Structure = None
+        self.accumulators: dict[tuple[Structure, tuple[Any, ...]], Accumulator | None] = {}
+        self.__name__ = kind
+
+    def __call__(self, *arrays: NDArray) -> Any:
+        structure = guard(self, "structure")
+        traced = self.steps.run(self.kind, structure, arrays, self.dataloader_idx)
+        accumulator = None
+        if traced.logged:
+            accumulator = self.store.accumulator(traced.logged)
+            accumulator.record(traced.values, batch_size_of(arrays))
+        self.accumulators[structure, tuple([a.shape for a in arrays])] = accumulator
+        if self.kind != "training_step":
+            return traced.result
+        if (loss := loss_of(traced.result)) is None:
+            raise NoLoss
+        return loss, traced.result
+
+    def note(self, arrays: Sequence[Any], structure: Structure) -> None:
+        """The program has run on these arrays: their values have been accumulated."""
+        accumulator = self.accumulators.get((structure, tuple([a.shape for a in arrays])))
+        if accumulator is not None:
+            self.store.note(accumulator)
+
+
+class FusedEngine:
+    """Trains by one compiled call for each batch, or for several of them.
+
+    `options` are those of `mx.compile`.
+    """
+
+    name = "fused"
+
+    def __init__(self, steps: Steps, trainer: Any, store: Store, options: dict[str, Any]):
+        self.steps, self.store = steps, store
+        self.function = StepFunction(steps, "training_step", store)
+        self.step: TrainStep = compile_step(self.function, trainer=trainer, **options)
+        self.step.net = steps.block
+        self.skipped_before = 0
+
+    @property
+    def skipped(self) -> int:
+        """How many batches were left out because a gradient was not finite."""
+        return self.step.skipped
+
+    def train(self, arrays: Sequence[Any], structure: Structure, accumulate: bool) -> tuple[Any, Any] | None:
+        """One batch: its gradients are added to those since the last update, or with those it is one. Gives loss and
+        result; None where training_step leaves the batch out."""
+        function = self.function
+        if structure != function.structure:
+            function.structure = structure
+        try:
+            made = self.step.accumulate(*arrays) if accumulate else self.step.single(*arrays)
+        except NoLoss:
+            return None
+        function.note(arrays, structure)
+        return made  # type: ignore[no-any-return]
+
+    def apply(self) -> None:
+        """The update by the gradients that have been accumulated."""
+        if self.step.accumulator.batches:
+            self.step.apply()
+
+    def train_many(self, batches: Sequence[Sequence[Any]], structure: Structure) -> tuple[Any, Any]:
+        """One update for each of several batches, all of one type, by one call; stacked losses and results."""
+        function = self.function
+        if structure != function.structure:
+            function.structure = structure
+        stacked = [np.stack(each) for each in zip(*batches, strict=True)]
+        made = self.step(*stacked)
+        function.note(batches[0], structure)
+        return made  # type: ignore[no-any-return]
+
+
+class EvaluationEngine:
+    """Runs validation, test and prediction steps as compiled programs, one for each loader and structure."""
+
+    def __init__(self, steps: Steps, options: dict[str, Any]):
+        self.steps, self.options = steps, options
+        self._known: dict[tuple[Any, ...], tuple[StepFunction, TrainStep]] = {}
+
+    def run(self, kind: str, arrays: Sequence[Any], structure: Structure, loader: int | None, store: Store) -> Any:
+        """The result of a step function for a batch."""
+        key = (kind, structure, loader, id(store))
+        if key not in self._known:
+            function = StepFunction(self.steps, kind, store, loader)
+            function.structure = structure
+            step = compile_step(function, **self.options)
+            self._known[key] = function, step
+        function, step = self._known[key]
+        result = step.predict(*arrays)
+        function.note(arrays, structure)
+        return result

@@ -1,0 +1,41 @@
+"""Gradients of a compiled step, shown where hooks look for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from gluongraph.storage import Array
+
+
+@contextmanager
+def shown_in_tensors(module: Any, steps: Any, gradients: Mapping[str, Array]) -> Iterator[None]:
+    """Within and after: `grad` of PyTorch's parameters is the memory of these gradients. What a hook puts in its place
+    is copied back."""
+    from gluongraph.torch.tensors import to_numpy, to_torch
+
+    tensors = dict(module.named_parameters(remove_duplicate=False))
+    for name, gradient in gradients.items():
+        tensor = tensors[name]
+        tensor.grad = to_torch(gradient).reshape(tensor.shape)
+    yield
+    for name, gradient in gradients.items():
+        if tensors[name].grad is None:
+            gradient[...] = 0
+            continue
+        shown = to_numpy(tensors[name].grad)
+        if not np.shares_memory(shown, gradient):
+            gradient[...] = shown.reshape(gradient.shape)
+
+
+@contextmanager
+def shown_in_parameters(trainer: Any, gradients: Mapping[str, Array]) -> Iterator[None]:
+    """Within: `Parameter.grad()` has these gradients; what is there afterwards is copied back."""
+    for name, gradient in gradients.items():
+        trainer.replica(name).grad[:] = gradient
+    yield
+    for name, gradient in gradients.items():
+        gradient[...] = trainer.replica(name).grad.asnumpy()

@@ -1,0 +1,122 @@
+"""The staged engine: gradients and update are compiled, and the hooks between them see and may change the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gluongraph.lightning.batch import flatten, to_user
+from gluongraph.lightning.engine.fused import FusedEngine
+from gluongraph.lightning.optimizers import LightningOptimizer
+from gluongraph.storage import Array
+
+
+class StagedEngine(FusedEngine):
+    """Trains by a call that adds gradients to accumulators and one that updates by these.
+
+    Where the layers are PyTorch's, the `grad` of parameters is the memory of the accumulators; else gradients are
+    copied to `Parameter.grad()` and back. Clipping is that of `configure_gradient_clipping`, not of the compiled step.
+    """
+
+    name = "staged"
+
+    def __init__(self, trainer: Any, module: Any, steps: Any, gluon_trainer: Any, store: Any, torch: bool):
+        options = {**trainer.compile_options(), "clip_norm": None, "steps_per_call": None}
+        super().__init__(steps, gluon_trainer, store, options)
+        self.trainer, self.module, self.torch = trainer, module, torch
+        self.optimizer = trainer.optimizers[0] if trainer.optimizers else None
+        self._begun = False  # has this window's first batch come?
+
+    def train(self, batch: Any, batch_idx: int, accumulates: bool) -> Any:  # type: ignore[override]
+        """One batch with its hooks, and the update where it ends a window."""
+        made: list[Any] = [None]
+
+        def closure() -> Any:
+            made[0] = self._gradients(batch, batch_idx)
+            if made[0] is not None and not accumulates:
+                self._before_update()
+            return None if made[0] is None else to_user(made[0][0], self.torch)
+
+        if accumulates:
+            closure()
+            return made[0]
+        skipped, applied = self.skipped, self.trainer.counters.steps_applied
+        wrapped = LightningOptimizer(self.optimizer, self._optimizer_step, self.module)
+        trainer = self.trainer
+        trainer.hooks.call_module("optimizer_step", trainer.current_epoch, batch_idx, wrapped, closure)
+        if trainer.counters.steps_applied == applied:
+            trainer.engines.count(True)
+        elif self.skipped > skipped:
+            trainer.counters.steps_applied -= 1
+            trainer.engines.count(True)
+        self._begun = False
+        return made[0]
+
+    def _gradients(self, batch: Any, batch_idx: int) -> Any:
+        """Forward and backward of a batch: its gradients are added to those of the window."""
+        trainer, hooks = self.trainer, self.trainer.hooks
+        if not self._begun:
+            hooks.call("on_before_zero_grad", self.optimizer)
+            hooks.call_module("optimizer_zero_grad", trainer.current_epoch, batch_idx, _NoZeroGrad(self.optimizer))
+            self._begun = True
+        arrays, structure = flatten(batch)
+        made = super().train(arrays, structure, True)
+        if made is None:
+            return None
+        if hooks.anybody("on_before_backward"):
+            hooks.call("on_before_backward", to_user(made[0], self.torch))
+        with self._visible():
+            hooks.call("on_after_backward")
+        return made
+
+    def _before_update(self) -> None:
+        """The hooks that see the gradients of the window, which are their mean now, and clip them."""
+        trainer, accumulator = self.trainer, self.step.accumulator
+        count = accumulator.samples
+        for gradient in self.sums().values():
+            gradient /= count
+        accumulator.samples = 1
+        with self._visible():
+            trainer.hooks.call("on_before_optimizer_step", self.optimizer)
+            trainer.hooks.call_module(
+                "configure_gradient_clipping",
+                self.optimizer,
+                gradient_clip_val=trainer.gradient_clip_val,
+                gradient_clip_algorithm=trainer.gradient_clip_algorithm,
+            )
+
+    def _optimizer_step(self, optimizer: Any, closure: Callable[[], Any] | None, how: Mapping[str, Any]) -> Any:
+        """What `optimizer.step` does: the closure, and the update."""
+        loss = closure() if closure is not None else None
+        if self.step.accumulator.batches:
+            self.apply()
+            self.trainer.engines.count(False)
+        return loss
+
+    def sums(self) -> dict[str, Array]:
+        """The gradients of the window, by the names of parameters."""
+        live = self.step.accumulator.live
+        return {name: array.storage.array for name, array in live.items()}
+
+    def _visible(self) -> Any:
+        """Within: the gradients of the window are those that parameters show."""
+        if self.torch:
+            from gluongraph.lightning.engine.gradients import shown_in_tensors
+
+            return shown_in_tensors(self.module, self.steps, self.sums())
+        from gluongraph.lightning.engine.gradients import shown_in_parameters
+
+        return shown_in_parameters(self.step.trainer, self.sums())
+
+
+class _NoZeroGrad:
+    """The optimizer as `optimizer_zero_grad` gets it: accumulators are emptied by the update."""
+
+    def __init__(self, optimizer: Any):
+        self._optimizer = optimizer
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Nothing: gradients of the window before are gone."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._optimizer, name)

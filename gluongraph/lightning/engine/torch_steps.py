@@ -1,0 +1,140 @@
+"""The step functions of a module whose layers are PyTorch's: each is exported for each structure of its batch."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from gluongraph.dtypes import DTYPES
+from gluongraph.eager.tape import STATE
+from gluongraph.errors import with_user_location
+from gluongraph.gluon.block import HybridBlock
+from gluongraph.host.progress import task
+from gluongraph.lightning.batch import Structure, unflatten
+from gluongraph.lightning.engine.steps import Traced, arguments
+from gluongraph.lightning.metrics import Logged
+from gluongraph.lightning.recording import Recorder, recording
+from gluongraph.ndarray import NDArray
+from gluongraph.torch import export
+from gluongraph.torch.module_block import ModuleBlock
+from gluongraph.torch.program import Program
+
+PREFIX = "module."  # what the names of the module's parameters begin with in an exported step
+
+
+class TorchSteps(ModuleBlock):
+    """The parameters and buffers of a module, in its own memory, and the exported programs of its step functions."""
+
+    torch = True
+
+    def __init__(self, module: Any):
+        super().__init__(module, share=True)
+        self._programs: dict[Hashable, tuple[Program, tuple[Logged, ...]]] = {}
+        self._hold([self._canonical[name] for name, _ in module.named_buffers(remove_duplicate=False)])
+
+    @property
+    def block(self) -> HybridBlock:
+        """Itself."""
+        return self
+
+    def run(self, kind: str, structure: Structure, arrays: Sequence[NDArray], dataloader_idx: int | None) -> Traced:
+        """The module's `kind` on a batch of these arrays."""
+        types = tuple((a.type.dtype, a.shape) for a in arrays)
+        key = (kind, bool(STATE.training), structure, types, dataloader_idx)
+        if key not in self._programs:
+            self._programs[key] = self._export(kind, structure, types, dataloader_idx)
+        result, values = self._run_program(key, arrays)
+        return Traced(result, self._programs[key][1], list(values))
+
+    def _program(self, key: Hashable) -> Program:
+        return self._programs[key][0]
+
+    def _export(
+        self,
+        kind: str,
+        structure: Structure,
+        types: tuple[tuple[str, tuple[int, ...]], ...],
+        dataloader_idx: int | None,
+    ) -> tuple[Program, tuple[Logged, ...]]:
+        """A step function as a program, with what it logs.
+
+        Raises:
+            ExportError: torch.export cannot trace it, with the line and the way out.
+        """
+        torch = export.torch()
+        recorder = Recorder(kind)
+        step = _step_module(self._module, kind, structure, dataloader_idx, recorder)
+        examples = tuple(torch.zeros(shape, dtype=getattr(torch, DTYPES[dtype].long)) for dtype, shape in types)
+        training = bool(STATE.training)
+        with (
+            task(0, f"tracing {self._what}.{kind}"),
+            export.mode(self._module, training),
+            _unchanged(self._module, kind),
+        ):
+            exported = export.export(step, examples, {}, None)
+        names = {PREFIX + name: own for name, own in self._canonical.items()}
+        return Program(exported, names), tuple(recorder.logged)
+
+
+def _step_module(module: Any, kind: str, structure: Structure, dataloader_idx: int | None, recorder: Recorder) -> Any:
+    """A torch.nn.Module whose forward is the step function on the arrays of a batch."""
+    nn = export.torch().nn
+
+    class Step(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *leaves: Any) -> Any:
+            recorder.logged.clear()
+            recorder.values.clear()
+            batch = unflatten(structure, iter(leaves))
+            with recording(recorder):
+                result = getattr(module, kind)(*arguments(module, kind, batch, dataloader_idx))
+            return result, [value if hasattr(value, "shape") else float(value) for value in _tensors(recorder.values)]
+
+    Step.__name__ = Step.__qualname__ = f"{type(module).__name__}.{kind}"
+    return Step()
+
+
+def _tensors(values: Sequence[Any]) -> list[Any]:
+    """Logged values as tensors of one element."""
+    torch = export.torch()
+    return [v.detach() if isinstance(v, torch.Tensor) else torch.tensor(float(v)) for v in values]
+
+
+@contextmanager
+def _unchanged(module: Any, kind: str) -> Iterator[None]:
+    """Within, a step function is traced: attributes that it sets or fills with traced tensors are put back.
+
+    Raises:
+        ExportError: it keeps traced tensors in an attribute, where they would be found later in place of values.
+    """
+    parts = [module, *module.modules()]
+    before = [(part, dict(vars(part))) for part in parts]
+    filled = {id(v): (v, list(v)) for _, attributes in before for v in attributes.values() if type(v) is list}
+    yield
+    kept = [name for part, attributes in before for name, value in vars(part).items() if _holds_traced(value)]
+    for part, attributes in before:
+        for name in [name for name, value in vars(part).items() if _holds_traced(value)]:
+            if name in attributes:
+                vars(part)[name] = attributes[name]
+            else:
+                del vars(part)[name]
+    for value, content in filled.values():
+        value[:] = content
+    if kept:
+        message = f"{kind} keeps arrays in self.{kept[0]}, and is compiled: they have no values while it is traced"
+        hook = f"on_{kind.removesuffix('_step').replace('training', 'train')}_batch_end"
+        help = f"return them in a dict, and take them from `outputs` in {hook}; or L.Trainer(..., eager=True)"
+        raise export.ExportError(with_user_location(message, help=help))
+
+
+def _holds_traced(value: Any) -> bool:
+    """Is it, or does it contain, a tensor of a trace?"""
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_traced, value))
+    if isinstance(value, dict):
+        return any(map(_holds_traced, value.values()))
+    return any(c.__name__ in ("FakeTensor", "FunctionalTensor") for c in type(value).__mro__)

@@ -1,0 +1,78 @@
+"""Calls the hooks of callbacks and of the module, in order; those that nobody overrides cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from gluongraph.lightning.callbacks.callback import Callback
+from gluongraph.lightning.hooks import DataHooks, ModelHooks, overrides
+
+BASES = (ModelHooks, DataHooks)
+
+
+class HookCalls:
+    """The hooks of a run: first those of callbacks in their order, then the module's.
+
+    While a hook runs, `module._current_fx` has its name, by which `self.log` knows where it is.
+    """
+
+    def __init__(self, trainer: Any, module: Any, callbacks: Sequence[Callback], base: type):
+        self._trainer, self._module, self._base = trainer, module, base
+        self._callbacks = list(callbacks)
+        self._known: dict[tuple[str, bool | None], list[Callable[..., Any]]] = {}
+
+    def overridden(self, name: str) -> bool:
+        """Does the module override a hook?"""
+        return overrides(self._module, name, (*BASES, self._base))
+
+    def anybody(self, name: str) -> bool:
+        """Does the module or a callback override a hook?"""
+        return bool(self._of(name, None)) or self.overridden(name)
+
+    def _of(self, name: str, monitoring: bool | None) -> list[Callable[..., Any]]:
+        """The hooks of that name of callbacks: all of them, or those that monitor metrics or do not."""
+        if (name, monitoring) not in self._known:
+            found = [c for c in self._callbacks if monitoring is None or is_monitoring(c) == monitoring]
+            self._known[name, monitoring] = [
+                partial(getattr(c, name), self._trainer, self._module) for c in found if overrides(c, name, Callback)
+            ]
+        return self._known[name, monitoring]
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a hook of all callbacks, then of the module; gives what the module's gives."""
+        self.call_callbacks(name, *args, **kwargs)
+        return self.call_module(name, *args, **kwargs)
+
+    def call_callbacks(self, name: str, *args: Any, monitoring: bool | None = None, **kwargs: Any) -> None:
+        """Call a hook of callbacks."""
+        hooks = self._of(name, monitoring)
+        if hooks:
+            module = self._module
+            before, module._current_fx = module._current_fx, name
+            try:
+                for hook in hooks:
+                    hook(*args, **kwargs)
+            finally:
+                module._current_fx = before
+
+    def call_module(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a hook of the module; one that it does not override is not called for nothing."""
+        module = self._module
+        before, module._current_fx = module._current_fx, name
+        try:
+            return getattr(module, name)(*args, **kwargs)
+        finally:
+            module._current_fx = before
+
+    def idle_batches(self) -> float:
+        """For how many batches no callback needs to be called."""
+        return min((c.idle_batches(self._trainer) for c in self._callbacks), default=float("inf"))
+
+
+def is_monitoring(callback: Any) -> bool:
+    """Does it look at metrics at the end of an epoch, and so comes after the module?"""
+    from gluongraph.lightning.callbacks import Checkpoint, EarlyStopping
+
+    return isinstance(callback, (Checkpoint, EarlyStopping))

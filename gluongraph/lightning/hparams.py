@@ -1,0 +1,91 @@
+"""Hyperparameters of modules and data modules: what `save_hyperparameters` keeps of the arguments of __init__."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterable, Mapping
+from types import FrameType
+from typing import Any
+
+
+class Hyperparameters(dict[str, Any]):
+    """A dict whose values are attributes, too.
+
+    >>> Hyperparameters(lr=0.1).lr
+    0.1
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"there is no hyperparameter {name!r}; there are {', '.join(self)}") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+
+class HyperparametersMixin:
+    """`save_hyperparameters` and `hparams`."""
+
+    def save_hyperparameters(
+        self,
+        *args: Any,
+        ignore: str | Iterable[str] | None = None,
+        frame: FrameType | None = None,
+        logger: bool = True,
+    ) -> None:
+        """Keep the arguments of `__init__`, from where it is called, in `hparams`, checkpoints and loggers.
+
+        `args` are the names of those to keep, or a dict; by default all but those in `ignore`.
+        """
+        if len(args) == 1 and isinstance(args[0], Mapping):
+            found = dict(args[0])
+        elif len(args) == 1 and not isinstance(args[0], str) and hasattr(args[0], "__dict__"):
+            found = dict(vars(args[0]))
+        else:
+            caller = frame or inspect.currentframe().f_back  # type: ignore[union-attr]
+            found = _arguments(caller, type(self))
+            if args:
+                found = {name: found[name] for name in args}
+        left_out = {ignore} if isinstance(ignore, str) else set(ignore or ())
+        found = {name: value for name, value in found.items() if name not in left_out}
+        self.__dict__["_log_hyperparams"] = logger
+        self.hparams.update(found)
+        self.__dict__["_hparams_initial"] = copy.deepcopy({k: v for k, v in found.items() if _is_plain(v)})
+
+    @property
+    def hparams(self) -> Hyperparameters:
+        """What `save_hyperparameters` has kept; may be changed."""
+        if "_hparams" not in self.__dict__:
+            self.__dict__["_hparams"] = Hyperparameters()
+        return self.__dict__["_hparams"]  # type: ignore[no-any-return]
+
+    @property
+    def hparams_initial(self) -> Hyperparameters:
+        """The hyperparameters as they were kept first."""
+        return Hyperparameters(copy.deepcopy(self.__dict__.get("_hparams_initial", {})))
+
+
+def _arguments(frame: FrameType | None, cls: type) -> dict[str, Any]:
+    """The arguments of the __init__ that this frame is in, and of those of subclasses that have called it."""
+    found: dict[str, Any] = {}
+    while frame is not None and frame.f_code.co_name == "__init__":
+        info = inspect.getargvalues(frame)
+        if not info.args or not isinstance(info.locals[info.args[0]], cls):
+            break
+        own = {name: info.locals[name] for name in info.args[1:]}
+        own.update(info.locals[info.keywords] if info.keywords else {})
+        found = {**found, **own}
+        frame = frame.f_back
+    return found
+
+
+def _is_plain(value: Any) -> bool:
+    """Is it a value that JSON holds?"""
+    if isinstance(value, dict):
+        return all(isinstance(k, str) and _is_plain(v) for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))

@@ -1,0 +1,38 @@
+"""Where a training is: one counter for each meaning."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass
+class Counters:
+    """The counters of a training.
+
+    >>> Counters(steps_applied=3).state()["steps_applied"]
+    3
+    """
+
+    epoch: int = 0  # epochs that are complete
+    batch_idx: int = -1  # the number of the last batch within the epoch
+    batches_seen: int = 0  # in all epochs
+    steps_applied: int = 0  # updates
+    steps_skipped: int = 0  # updates left out because a gradient was not finite, or training_step gave None
+    logged_steps: int = 0  # the x axis of loggers: one a window of accumulated batches, whatever optimizers did
+    window: int = 0  # batches accumulated since the last update
+    is_last_batch: bool = False
+
+    @property
+    def global_step(self) -> int:
+        """Windows that have ended in a step of the optimizer, applied or skipped."""
+        return self.steps_applied + self.steps_skipped
+
+    def state(self) -> dict[str, Any]:
+        """All of them, for a checkpoint."""
+        return asdict(self)
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from those of a checkpoint."""
+        for name, value in state.items():
+            setattr(self, name, value)

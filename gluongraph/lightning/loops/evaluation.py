@@ -1,0 +1,163 @@
+"""The loop of validation and test, and that of predictions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from gluongraph.lightning.batch import to_user
+from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.loops.batches import Batches, loaders_of
+
+
+class EvaluationLoop:
+    """Runs a step function of the module over loaders, one after another, in prediction mode.
+
+    `kind` is "validation", "test" or "predict".
+    """
+
+    def __init__(self, trainer: Any, kind: str):
+        self.trainer, self.kind = trainer, kind
+        self.loaders: list[Any] | None = None
+        self.batches: list[int | float] = []
+
+    @property
+    def _short(self) -> str:
+        return "val" if self.kind == "validation" else self.kind
+
+    def setup(self) -> None:
+        """Ask for the loaders, and find how many batches of each are run."""
+        trainer = self.trainer
+        limit = getattr(trainer, f"limit_{self._short}_batches")
+        if limit == 0 or (self.kind != "predict" and not trainer.has_step(f"{self.kind}_step")):
+            self.loaders, self.batches = [], []
+            return
+        self.loaders, self.batches = loaders_of(trainer, self._short, limit)
+
+    @property
+    def limits(self) -> list[int | float]:
+        """How many batches of each loader are run now: few, in the sanity check."""
+        if not self.trainer.sanity_checking:
+            return self.batches
+        return [min(self.trainer.num_sanity_val_steps, n) for n in self.batches]
+
+    def _call(self, when: str, *args: Any, **kwargs: Any) -> Any:
+        return self.trainer.hooks.call(f"on_{self.kind}_{when}", *args, **kwargs)
+
+    def run(self) -> list[dict[str, float]]:
+        """Run over all loaders; gives what was logged, for each of them."""
+        trainer = self.trainer
+        if self.loaders is None or trainer.reloads(self):
+            self.setup()
+        if not sum(self.limits):
+            return []
+        log, store = trainer.metric_log, trainer.metric_log.stores["evaluate"]
+        on_step, log.on_step = log.on_step, False
+        store.reset()
+        with trainer.evaluation_mode(self.kind), trainer.evaluation_weights():
+            self._begin()
+            outputs = self._run_loaders(store)
+            made = self._end(outputs)
+        store.reset()
+        log.on_step = on_step
+        trainer.last_validation = time.monotonic()
+        return made
+
+    def _begin(self) -> None:
+        self._call("start")
+        self._call("epoch_start")
+
+    def _run_loaders(self, store: Any) -> list[dict[str, float]]:
+        """Run the batches of all loaders; gives the values that belong to each."""
+        trainer, several = self.trainer, len(self.loaders or ()) > 1
+        outputs: list[dict[str, float]] = []
+        for number, (loader, limit) in enumerate(zip(self.loaders or (), self.limits, strict=True)):
+            index = number if several else None
+            trainer.dataloader_idx = store.dataloader_idx = index
+            for batch_idx, batch in enumerate(_limited(loader, limit)):
+                self._step(batch, batch_idx, index, store)
+            trainer.synchronize_metrics(store)
+            found = trainer.metric_log.refresh(False)
+            outputs.append({} if trainer.sanity_checking else dict(found["log"]))
+        trainer.dataloader_idx = store.dataloader_idx = None
+        return outputs
+
+    def _step(self, batch: Any, batch_idx: int, index: int | None, store: Any) -> Any:
+        """One batch, with its hooks."""
+        trainer = self.trainer
+        batch = trainer.transfer(batch, index or 0)
+        where = () if index is None else (index,)
+        self._call("batch_start", batch, batch_idx, *where)
+        output = trainer.engines.evaluate(f"{self.kind}_step", batch, batch_idx, index, store)
+        if trainer.hooks.anybody(f"on_{self.kind}_batch_end"):
+            output = to_user(output, trainer.is_torch)
+        self._call("batch_end", output, batch, batch_idx, *where)
+        if store.logs_steps and not trainer.sanity_checking:
+            trainer.metric_log.write(store.metrics(True)["log"], step=batch_idx)
+        return output
+
+    def _end(self, outputs: list[dict[str, float]]) -> list[dict[str, float]]:
+        """The hooks at the end, and what they log."""
+        trainer, log = self.trainer, self.trainer.metric_log
+        self._call("epoch_end")
+        trainer.synchronize_metrics(log.store)
+        found = {} if trainer.sanity_checking else log.refresh(False)["log"]
+        together: dict[str, float] = {}
+        for each in outputs:
+            together.update(each)
+            each.update(found)
+        together.update(found)
+        if not trainer.sanity_checking:
+            log.write(together)
+        self._call("end")
+        return outputs
+
+
+class PredictionLoop(EvaluationLoop):
+    """Runs `predict_step` over loaders, and keeps what it gives."""
+
+    def __init__(self, trainer: Any):
+        super().__init__(trainer, "predict")
+        self.return_predictions = True
+
+    def predict(self) -> Any:
+        """The results: a list of the batches', or of several loaders a list of those."""
+        trainer = self.trainer
+        self.setup()
+        if not sum(self.limits):
+            return None
+        store = trainer.metric_log.stores["evaluate"]
+        results: list[list[Any]] = []
+        with trainer.evaluation_mode(self.kind), trainer.evaluation_weights():
+            self._begin()
+            several = len(self.loaders or ()) > 1
+            for number, (loader, limit) in enumerate(zip(self.loaders or (), self.limits, strict=True)):
+                index = number if several else None
+                trainer.dataloader_idx = index
+                made = []
+                for batch_idx, batch in enumerate(_limited(loader, limit)):
+                    output = to_user(self._step(batch, batch_idx, index, store), trainer.is_torch)
+                    if self.return_predictions:
+                        made.append(output)
+                results.append(made)
+            trainer.dataloader_idx = None
+            self._call("epoch_end")
+            self._call("end")
+        if not self.return_predictions:
+            return None
+        return results if len(results) > 1 else results[0]
+
+
+def _limited(loader: Any, limit: int | float) -> Iterator[Any]:
+    """The first batches of a loader.
+
+    Raises:
+        MisconfigurationException: it gives none.
+    """
+    number = 0
+    if limit > 0:
+        for number, batch in enumerate(Batches(loader, limit), 1):  # noqa: B007
+            yield batch
+        if number == 0:
+            raise misconfigured(f"the loader {type(loader).__name__} gave no batch", help="give a loader that has some")

@@ -1,0 +1,338 @@
+"""The loop of a training: epochs of batches, with validation, schedulers, logging and stopping where they are due."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from gluongraph.errors import warn
+from gluongraph.lightning.batch import flatten, to_user
+from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.hooks import BATCH_HOOKS
+from gluongraph.lightning.loops.batches import number_of_batches
+from gluongraph.lightning.loops.counters import Counters
+from gluongraph.lightning.loops.schedules import step_schedulers
+
+
+class FitLoop:
+    """Runs the epochs of a training, from where `counters` are."""
+
+    def __init__(self, trainer: Any):
+        self.trainer = trainer
+        self.counters = Counters()
+        self.loader: Any = None
+        self.num_batches: int | float = math.inf
+        self.val_check_batch: int | float | None = None
+        self._skip_epoch = False
+        self._said_min = False
+        self._loaded_epoch = -1
+
+    # -- what is to be done
+
+    def setup(self) -> None:
+        """Ask for the loader, and find how many batches an epoch has, and after which of them is validated."""
+        trainer = self.trainer
+        if trainer.limit_train_batches == 0:
+            self.num_batches = 0
+            return
+        self.loader = trainer.data.request("train")
+        self._loaded_epoch = self.counters.epoch
+        self.num_batches = trainer.agreed(number_of_batches(self.loader, trainer.limit_train_batches, "train"))
+        self.val_check_batch = self._val_check_batch()
+        if trainer.loggers and self.num_batches < trainer.log_every_n_steps and not trainer.fast_dev_run:
+            warn(
+                f"an epoch has {self.num_batches} batches, and log_every_n_steps={trainer.log_every_n_steps}: nothing is"
+                " logged for steps. Give a smaller number to see that"
+            )
+
+    def _val_check_batch(self) -> int | float | None:
+        trainer, interval = self.trainer, self.trainer.val_check_interval
+        if trainer.val_check_seconds is not None:
+            return None
+        if isinstance(interval, int):
+            too_large = interval > self.num_batches and trainer.check_val_every_n_epoch is not None
+            if too_large and trainer.limit_val_batches > 0:
+                message = f"val_check_interval={interval}, and an epoch has {self.num_batches} batches"
+                help = "limit_val_batches=0 for no validation; check_val_every_n_epoch=None counts across epochs"
+                raise misconfigured(message, help=help)
+            return interval
+        if math.isinf(self.num_batches):
+            if interval == 1.0:
+                return math.inf
+            message = f"val_check_interval={interval}, and the loader has no length to take a share of"
+            raise misconfigured(message, help="1.0, or a number of batches")
+        return max(1, int(self.num_batches * interval))
+
+    @property
+    def can_stop_early(self) -> bool:
+        """Have the least numbers of epochs and steps been made?"""
+        trainer = self.trainer
+        epochs = self._epochs_run >= trainer.min_epochs if trainer.min_epochs else True
+        steps = self.counters.global_step >= trainer.min_steps if trainer.min_steps else True
+        return bool(epochs and steps)
+
+    @property
+    def _epochs_run(self) -> int:
+        return self.counters.epoch
+
+    @property
+    def _steps_done(self) -> bool:
+        return self.trainer.max_steps != -1 and self.counters.global_step >= self.trainer.max_steps
+
+    @property
+    def done(self) -> bool:
+        """Is there nothing more to be done?"""
+        trainer = self.trainer
+        if self.num_batches == 0:
+            trainer.say("`Trainer.fit` stopped: No training batches.")
+            return True
+        if self._steps_done:
+            trainer.say(f"`Trainer.fit` stopped: `max_steps={trainer.max_steps}` reached.")
+            return True
+        if trainer.max_epochs != -1 and self._epochs_run >= trainer.max_epochs:
+            trainer.say(f"`Trainer.fit` stopped: `max_epochs={trainer.max_epochs}` reached.")
+            return True
+        return bool(trainer.should_stop and self.can_stop_early)
+
+    # -- epochs
+
+    def run(self) -> None:
+        """Run all epochs that are left."""
+        trainer = self.trainer
+        self.setup()
+        if self.num_batches == 0 or self.done:
+            return
+        trainer.last_validation = time.monotonic()
+        trainer.setup_validation()
+        trainer.hooks.call("on_train_start")
+        while True:
+            self._epoch()
+            if self.done:
+                break
+        trainer.hooks.call("on_train_end")
+
+    def _epoch(self) -> None:
+        trainer, counters = self.trainer, self.counters
+        if trainer.reloads(self):
+            self.setup()
+        resumed = counters.batch_idx >= 0
+        batches = trainer.data.epoch(self.loader, counters.epoch, self.num_batches)
+        if not resumed:
+            trainer.hooks.call("on_train_epoch_start")
+        trainer.metric_log.on_step = True
+        self._skip_epoch, counters.is_last_batch = False, False
+        with trainer.profiler.profile("run_training_epoch"):
+            self._run_batches(batches)
+        if counters.batch_idx < 0 and not self._skip_epoch:
+            raise misconfigured("the training loader gave no batch", help="give a loader that has some")
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        trainer, counters, log = self.trainer, self.counters, self.trainer.metric_log
+        log.refresh(True)
+        log.on_step = False
+        trainer.synchronize_metrics(log.store)
+        counters.epoch += 1
+        self._epoch_hooks()
+        log.refresh()
+        if self._at_last_batch:
+            step_schedulers(trainer, "epoch", counters.epoch, plateau=True)
+        counters.logged_steps -= 1
+        log.write(log.store.metrics(False)["log"])
+        counters.logged_steps += 1
+        log.store.reset()
+        counters.batch_idx = -1
+        trainer.data.end_epoch()
+
+    def _epoch_hooks(self) -> None:
+        """on_train_epoch_end sees the epoch that it ends as the current one."""
+        trainer, counters = self.trainer, self.counters
+        counters.epoch -= 1
+        self._processed = counters.epoch + 1
+        try:
+            trainer.hooks.call_callbacks("on_train_epoch_end", monitoring=False)
+            trainer.hooks.call_module("on_train_epoch_end")
+            trainer.hooks.call_callbacks("on_train_epoch_end", monitoring=True)
+        finally:
+            counters.epoch += 1
+
+    # -- batches
+
+    def _run_batches(self, batches: Iterator[Any]) -> None:
+        """Run the batches of an epoch, several in one call where nobody looks in between."""
+        trainer, counters = self.trainer, self.counters
+        source = iter(batches)
+        for batch in source:
+            many = self._joined(batch, source) if self._joins else None
+            if many is None:
+                counters.batch_idx += 1
+                counters.batches_seen += 1
+                counters.is_last_batch = batches.is_last  # type: ignore[attr-defined]
+                self._advance(batch)
+            if self._skip_epoch or self._done_within():
+                break
+
+    def _done_within(self) -> bool:
+        """Does the epoch end after this batch?"""
+        if self._steps_done or self._at_last_batch:
+            return True
+        if self.trainer.should_stop:
+            if self.can_stop_early:
+                return True
+            if not self._said_min:
+                self._said_min = True
+                self.trainer.say(
+                    f"Trainer was signaled to stop but the required `min_epochs={self.trainer.min_epochs!r}` or"
+                    f" `min_steps={self.trainer.min_steps!r}` has not been met. Training will continue..."
+                )
+        return False
+
+    @property
+    def _at_last_batch(self) -> bool:
+        return self.counters.is_last_batch or self.counters.batch_idx + 1 == self.num_batches
+
+    @property
+    def _accumulates(self) -> bool:
+        """Are the gradients of this batch added, without an update after it?"""
+        every = self.trainer.accumulate_grad_batches
+        return (self.counters.batch_idx + 1) % every != 0 and not self._at_last_batch
+
+    def _advance(self, batch: Any) -> None:
+        """One batch, with all that is due around it."""
+        trainer, counters, hooks = self.trainer, self.counters, self.trainer.hooks
+        batch = trainer.transfer(batch, 0)
+        index = counters.batch_idx
+        hooks.call_callbacks("on_train_batch_start", batch, index)
+        if hooks.overridden("on_train_batch_start") and hooks.call_module("on_train_batch_start", batch, index) == -1:
+            self._skip_epoch = True
+            return
+        accumulates = self._accumulates
+        result = trainer.engines.train(batch, index, accumulates)
+        if not accumulates:
+            step_schedulers(trainer, "step", index + 1, plateau=False)
+        if self._at_last_batch:
+            step_schedulers(trainer, "epoch", counters.epoch + 1, plateau=False)
+        self._end_batch(result, batch, index)
+        if not accumulates:
+            self._log_step()
+        if self._validates():
+            self._validate()
+        if not accumulates:
+            step_schedulers(trainer, "step", index + 1, plateau=True)
+            counters.logged_steps += 1
+
+    def _end_batch(self, result: Any, batch: Any, index: int) -> None:
+        hooks = self.trainer.hooks
+        if hooks.anybody("on_train_batch_end"):
+            outputs = outputs_of(result, self.trainer.is_torch)
+            hooks.call_callbacks("on_train_batch_end", outputs, batch, index)
+            if hooks.overridden("on_train_batch_end"):
+                hooks.call_module("on_train_batch_end", outputs, batch, index)
+
+    def _log_step(self) -> None:
+        trainer = self.trainer
+        if not trainer.loggers:
+            return
+        due = (self.counters.logged_steps + 1) % trainer.log_every_n_steps == 0
+        if due or trainer.should_stop or trainer.fast_dev_run:
+            trainer.metric_log.write(trainer.metric_log.store.metrics(True)["log"])
+
+    # -- validation
+
+    def validates_in_epoch(self) -> bool:
+        """Is this epoch one that is validated?"""
+        every = self.trainer.check_val_every_n_epoch
+        return self.trainer.enable_validation and (every is None or (self.counters.epoch + 1) % every == 0)
+
+    def _validates(self) -> bool:
+        """Is a validation due after this batch?"""
+        trainer, counters = self.trainer, self.counters
+        if not self.validates_in_epoch():
+            return False
+        last = self._at_last_batch
+        if last and self.val_check_batch == math.inf:
+            return True
+        if trainer.should_stop and self.can_stop_early:
+            return True
+        if trainer.val_check_seconds is not None:
+            return bool(time.monotonic() - trainer.last_validation >= trainer.val_check_seconds)
+        if isinstance(trainer.limit_train_batches, int) and self.val_check_batch == math.inf:
+            return (counters.batch_idx + 1) % trainer.limit_train_batches == 0
+        if self.val_check_batch in (math.inf, None):
+            return last
+        number = counters.batches_seen if trainer.check_val_every_n_epoch is None else counters.batch_idx + 1
+        return number % self.val_check_batch == 0
+
+    def _validate(self) -> None:
+        trainer = self.trainer
+        if not self._accumulates and trainer.hooks.overridden("on_validation_model_zero_grad"):
+            trainer.hooks.call_module("on_validation_model_zero_grad")
+        trainer.metric_log.refresh(True)
+        trainer.validate_in_fit()
+
+    # -- several batches in one call
+
+    @property
+    def _joins(self) -> bool:
+        """May several batches be one call: does nobody look between them?"""
+        trainer = self.trainer
+        return bool(trainer.engines.joins) and not any(trainer.hooks.overridden(name) for name in BATCH_HOOKS)
+
+    def _free(self) -> int:
+        """How many batches, this one included, nobody looks at: the last of them may be one that is looked at after."""
+        trainer, counters = self.trainer, self.counters
+        limits = [float(trainer.engines.joins), trainer.hooks.idle_batches(), self.num_batches - counters.batch_idx - 2]
+        if trainer.max_steps != -1:
+            limits.append(trainer.max_steps - counters.global_step)
+        if trainer.loggers and trainer.metric_log.store.logs_steps:
+            every = trainer.log_every_n_steps
+            limits.append(every - 1 - counters.logged_steps % every)
+        if self.validates_in_epoch():
+            if trainer.val_check_seconds is not None or self.val_check_batch is None:
+                limits.append(1)
+            elif not math.isinf(self.val_check_batch):
+                number = counters.batches_seen if trainer.check_val_every_n_epoch is None else counters.batch_idx + 1
+                limits.append(self.val_check_batch - 1 - number % self.val_check_batch)
+        return int(min(limits)) if min(limits) < 2**31 else 2**31
+
+    def _joined(self, batch: Any, source: Iterator[Any]) -> Any:
+        """Train on this batch and those that follow in one call; None if this is no time for it."""
+        trainer, counters = self.trainer, self.counters
+        count = self._free()
+        if count < 2 or trainer.should_stop or trainer.transfers:
+            return None
+        arrays, structure = flatten(batch)
+        many, kinds = [arrays], _types(arrays)
+        rest: Any = None
+        for following in source:
+            arrays, other = flatten(following)
+            if other != structure or _types(arrays) != kinds:
+                rest = following
+                break
+            many.append(arrays)
+            if len(many) == count:
+                break
+        trainer.engines.train_many(many, structure)
+        counters.batch_idx += len(many)
+        counters.batches_seen += len(many)
+        counters.logged_steps += len(many)
+        if rest is not None:
+            counters.batch_idx += 1
+            counters.batches_seen += 1
+            self._advance(rest)
+        return True
+
+
+def _types(arrays: list[Any]) -> list[Any]:
+    return [(a.shape, a.dtype) for a in arrays]
+
+
+def outputs_of(result: Any, torch: bool) -> Any:
+    """What on_train_batch_end gets: a dict with "loss", among what training_step gave; None where that gave None."""
+    if result is None:
+        return None
+    loss, given = result
+    made = dict(given) if isinstance(given, dict) else {}
+    return to_user({**made, "loss": loss}, torch)

@@ -1,0 +1,293 @@
+"""What `self.log` gives: values accumulated over the batches of an epoch, within the compiled step where they come
+from one, and read only when somebody looks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gluongraph import nd
+from gluongraph.eager.tape import STATE
+from gluongraph.lightning.errors import misconfigured
+from gluongraph.ndarray import NDArray
+
+REDUCTIONS = ("mean", "sum", "max", "min")
+
+
+@dataclass(frozen=True)
+class Logged:
+    """How a value is logged: the arguments of `self.log`, and the hook `fx` that it is called in."""
+
+    fx: str
+    name: str
+    prog_bar: bool = False
+    logger: bool = True
+    on_step: bool = False
+    on_epoch: bool = True
+    reduce_fx: str = "mean"
+    sync_dist: bool = False
+    add_dataloader_idx: bool = True
+    batch_size: int | None = None
+    rank_zero_only: bool = False
+    dataloader_idx: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str, int | None]:
+        """What tells it from other values."""
+        return self.fx, self.name, self.dataloader_idx if self.add_dataloader_idx else None
+
+    @property
+    def full_name(self) -> str:
+        """The name with that of its loader, where there are several."""
+        if self.add_dataloader_idx and self.dataloader_idx is not None:
+            return f"{self.name}/dataloader_idx_{self.dataloader_idx}"
+        return self.name
+
+    def forked_name(self, on_step: bool) -> str:
+        """The name as loggers know it: with _step or _epoch, where the value is logged for both."""
+        name = self.name
+        if self.on_step and self.on_epoch:
+            name += "_step" if on_step else "_epoch"
+        return name + self.full_name[len(self.name) :]
+
+
+def reduction_of(given: Any) -> str:
+    """The name of a reduction: one of "mean", "sum", "max", "min", or a function of that name.
+
+    Raises:
+        MisconfigurationException: there is no such reduction.
+
+    >>> reduction_of(max)
+    'max'
+    """
+    name = given if isinstance(given, str) else getattr(given, "__name__", repr(given))
+    name = {"avg": "mean", "amax": "max", "amin": "min"}.get(name.lower(), name.lower())
+    if name not in REDUCTIONS:
+        message = f"reduce_fx={given!r}: there are {', '.join(map(repr, REDUCTIONS))}"
+        raise misconfigured(message, help="log the values, and reduce them in on_train_epoch_end")
+    return name
+
+
+class Accumulator:
+    """The values that one program logs, as state of that program: the last ones, and their sums, maxima and minima.
+
+    `record` is called while the program is traced. Each of the arrays has an element for each value.
+    """
+
+    def __init__(self, signature: tuple[Logged, ...]):
+        self.signature = signature
+        count = len(signature)
+        self.last, self.total, self.weight = (NDArray(np.zeros(count)) for _ in range(3))
+        self.high, self.low = NDArray(np.full(count, -np.inf)), NDArray(np.full(count, np.inf))
+        self.fresh = True  # nothing has been added since the last reset
+        self.runs = 0  # when it was last added to, in the order of all accumulators
+
+    @property
+    def arrays(self) -> tuple[NDArray, ...]:
+        """All of its state."""
+        return self.last, self.total, self.weight, self.high, self.low
+
+    def record(self, values: Sequence[NDArray], batch_size: int) -> None:
+        """Add values, traced ones, of a batch with so many samples."""
+        weights = np.array([self._weight(logged, batch_size) for logged in self.signature])
+        before, STATE.recording = STATE.recording, False
+        try:
+            all = nd.stack(*[v.detach().astype("float64").reshape(()) for v in values])
+            by_weight = NDArray(weights)
+            self.last[:] = all
+            if any(each.on_epoch and each.reduce_fx in ("mean", "sum") for each in self.signature):
+                self.total[:] = self.total + all * by_weight
+                self.weight[:] = self.weight + by_weight
+            if any(each.on_epoch and each.reduce_fx == "max" for each in self.signature):
+                self.high[:] = nd.maximum(self.high, all)
+            if any(each.on_epoch and each.reduce_fx == "min" for each in self.signature):
+                self.low[:] = nd.minimum(self.low, all)
+        finally:
+            STATE.recording = before
+
+    def _weight(self, logged: Logged, batch_size: int) -> float:
+        if logged.reduce_fx != "mean":
+            return 1.0
+        return float(batch_size if logged.batch_size is None else logged.batch_size)
+
+    def reset(self) -> None:
+        """Begin anew."""
+        if not self.fresh:
+            for array, value in ((self.total, 0), (self.weight, 0), (self.high, -math.inf), (self.low, math.inf)):
+                array[:] = value
+            self.fresh = True
+
+    def state(self) -> dict[str, list[float]]:
+        """All of its numbers, for a checkpoint."""
+        return {name: getattr(self, name).asnumpy().tolist() for name in ("last", "total", "weight", "high", "low")}
+
+
+@dataclass
+class Entry:
+    """One logged value: what has come from Python, and the accumulators that hold it, with its number in each."""
+
+    logged: Logged
+    last: float = 0.0
+    total: float = 0.0
+    weight: float = 0.0
+    high: float = -math.inf
+    low: float = math.inf
+    live: bool = False  # has something come since the last reset?
+    held: list[tuple[Accumulator, int]] = field(default_factory=list)
+    synced: float | None = None  # the value of the epoch over all ranks
+
+    def add(self, value: float, weight: float) -> None:
+        """Add a value that Python has."""
+        self.live, self.synced, self.last = True, None, value
+        self.total += value * weight
+        self.weight += weight
+        self.high, self.low = max(self.high, value), min(self.low, value)
+
+    @property
+    def valid(self) -> bool:
+        """Is there a value since the last reset?"""
+        return self.live or any(not accumulator.fresh for accumulator, _ in self.held)
+
+    def of_step(self) -> float:
+        """The last value."""
+        newest = max((pair for pair in self.held if not pair[0].fresh), key=lambda p: p[0].runs, default=None)
+        return self.last if newest is None else float(newest[0].last.asnumpy()[newest[1]])
+
+    def parts(self) -> tuple[float, float]:
+        """Sum and weight over the batches so far, or for a maximum or minimum that value and 1."""
+        held = [(a, i) for a, i in self.held if not a.fresh]
+        if self.logged.reduce_fx in ("max", "min"):
+            name, best = ("high", max) if self.logged.reduce_fx == "max" else ("low", min)
+            values = [float(getattr(a, name).asnumpy()[i]) for a, i in held]
+            return best([getattr(self, name), *values]), 1.0
+        total = self.total + sum(float(a.total.asnumpy()[i]) for a, i in held)
+        weight = self.weight + sum(float(a.weight.asnumpy()[i]) for a, i in held)
+        return total, weight
+
+    def of_epoch(self) -> float:
+        """The value over all batches so far."""
+        if self.synced is not None:
+            return self.synced
+        total, weight = self.parts()
+        return total / weight if self.logged.reduce_fx == "mean" and weight else total
+
+    def reset(self) -> None:
+        """Begin anew."""
+        self.total, self.weight, self.high, self.low = 0.0, 0.0, -math.inf, math.inf
+        self.live, self.synced = False, None
+
+
+Metrics = dict[str, dict[str, float]]
+
+
+class Store:
+    """The logged values of a training, or of an evaluation."""
+
+    def __init__(self, training: bool):
+        self.training = training
+        self.entries: dict[tuple[str, str, int | None], Entry] = {}
+        self.accumulators: dict[tuple[Logged, ...], Accumulator] = {}
+        self.dataloader_idx: int | None = None
+        self._runs = 0
+
+    def log(self, logged: Logged, value: float, batch_size: int) -> None:
+        """Add a value that Python has."""
+        weight = float(logged.batch_size or batch_size) if logged.reduce_fx == "mean" else 1.0
+        self._entry(logged).add(value, weight)
+
+    def accumulator(self, signature: tuple[Logged, ...]) -> Accumulator:
+        """Where a program accumulates the values that it logs."""
+        if signature not in self.accumulators:
+            made = self.accumulators[signature] = Accumulator(signature)
+            for number, logged in enumerate(signature):
+                self._entry(logged).held.append((made, number))
+        return self.accumulators[signature]
+
+    def note(self, accumulator: Accumulator) -> None:
+        """A program has added to it."""
+        accumulator.fresh = False
+        self._runs += 1
+        accumulator.runs = self._runs
+
+    def _entry(self, logged: Logged) -> Entry:
+        found = self.entries.setdefault(logged.key, Entry(logged))
+        if found.logged != logged:
+            message = f"self.log({logged.name!r}, ...) is called twice in {logged.fx} with different arguments"
+            raise misconfigured(message, help="log it once, or under two names")
+        return found
+
+    def metrics(self, on_step: bool) -> Metrics:
+        """The values for callbacks, loggers and the progress bar: those of the last step, or of the epoch so far."""
+        made: Metrics = {"callback": {}, "log": {}, "pbar": {}}
+        for entry in list(self.entries.values()):
+            logged = entry.logged
+            wanted = logged.on_step if on_step else logged.on_epoch
+            if not wanted or not entry.valid or logged.dataloader_idx != self.dataloader_idx:
+                continue
+            value = entry.of_step() if on_step else entry.of_epoch()
+            forked = logged.forked_name(on_step)
+            if logged.logger:
+                made["log"][forked] = value
+            if self.training or (logged.on_epoch and not on_step):
+                made["callback"][logged.full_name] = made["callback"][forked] = value
+            if logged.prog_bar:
+                made["pbar"][forked] = value
+        return made
+
+    @property
+    def logs_steps(self) -> bool:
+        """Is there a value that loggers get for steps?"""
+        return any(e.logged.on_step and e.logged.logger for e in self.entries.values())
+
+    def synchronize(self, reduce: Callable[[list[float], str], list[float]], agree: Callable[[str], None]) -> None:
+        """Reduce the values of the epoch that are logged with sync_dist over all ranks, as one vector each for sums and
+        maxima. All ranks call this; `agree` compares what they log."""
+        entries = [e for e in self.entries.values() if e.logged.sync_dist and e.logged.on_epoch and e.valid]
+        agree("; ".join(sorted(f"{e.logged.full_name} {e.logged.reduce_fx}" for e in entries)))
+        entries.sort(key=lambda e: (e.logged.full_name, e.logged.fx))
+        sums = [e for e in entries if e.logged.reduce_fx in ("mean", "sum")]
+        parts = reduce([number for e in sums for number in e.parts()], "sum")
+        for number, entry in enumerate(sums):
+            total, weight = parts[2 * number : 2 * number + 2]
+            entry.synced = total / weight if entry.logged.reduce_fx == "mean" and weight else total
+        for name in ("max", "min"):
+            found = [e for e in entries if e.logged.reduce_fx == name]
+            for entry, value in zip(found, reduce([e.parts()[0] for e in found], name), strict=True):
+                entry.synced = value
+
+    def reset(self) -> None:
+        """Begin anew, as for the next epoch."""
+        for entry in self.entries.values():
+            entry.reset()
+        for accumulator in self.accumulators.values():
+            accumulator.reset()
+
+    # -- checkpoints
+
+    def state(self) -> list[dict[str, Any]]:
+        """All values since the last reset, for a checkpoint."""
+        made = []
+        for entry in self.entries.values():
+            if entry.valid:
+                total, weight = entry.parts()
+                bound = entry.logged.reduce_fx in ("max", "min")
+                made.append(
+                    {"logged": vars(entry.logged).copy(), "last": entry.of_step(), "total": total}
+                    | {"weight": weight, "bound": bound}
+                )
+        return made
+
+    def load(self, state: Iterable[Mapping[str, Any]]) -> None:
+        """Go on from the values of a checkpoint."""
+        self.reset()
+        for each in state:
+            entry = self._entry(Logged(**each["logged"]))
+            entry.live, entry.last = True, each["last"]
+            if each["bound"]:
+                entry.high = entry.low = each["total"]
+            else:
+                entry.total, entry.weight = each["total"], each["weight"]

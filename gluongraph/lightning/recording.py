@@ -1,0 +1,82 @@
+"""What `self.log` calls while a step is traced: the values become outputs of the program."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gluongraph.errors import TraceError, warn, with_user_location
+from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.metrics import Logged
+
+_LOCAL = threading.local()
+
+
+class Recorder:
+    """The values that one traced step logs, in order."""
+
+    def __init__(self, fx: str) -> None:
+        self.fx = fx
+        self.logged: list[Logged] = []
+        self.values: list[Any] = []
+
+    def log(self, logged: Logged, value: Any) -> None:
+        """Record a value.
+
+        Raises:
+            MisconfigurationException: it is no array of one element; or its name is taken in this step.
+        """
+        if any(each.key == logged.key for each in self.logged):
+            raise misconfigured(f"self.log({logged.name!r}, ...) is called twice in {self.fx}", help="use two names")
+        if isinstance(value, (int, float)):
+            warn(
+                f"self.log({logged.name!r}, {value!r}) in {self.fx} logs a number of Python's, which is a constant of the"
+                " compiled step: later steps log the same number. Log it in on_train_batch_end, or compute it of arrays"
+            )
+        else:
+            count = 1
+            for extent in getattr(value, "shape", (0,)):
+                count *= int(extent)
+            if count != 1:
+                shape = tuple(getattr(value, "shape", ())) or type(value).__name__
+                message = f"self.log({logged.name!r}, ...): a logged value has one element, not {shape}"
+                raise misconfigured(message, help="value.mean()")
+        self.logged.append(logged)
+        self.values.append(value)
+
+
+def current_recorder() -> Recorder | None:
+    """The recorder of the step that is traced now; None outside of a trace."""
+    return getattr(_LOCAL, "recorder", None)
+
+
+@contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Within: `self.log` records."""
+    before = current_recorder()
+    _LOCAL.recorder = recorder
+    try:
+        yield
+    finally:
+        _LOCAL.recorder = before
+
+
+class TracedIndex(int):
+    """`batch_idx` of a step that is traced: the program is compiled once for all batches, so it has no value.
+
+    Raises:
+        TraceError: where it is compared, computed with or printed.
+    """
+
+    def _refuse(self, *_: Any) -> Any:
+        message = "a compiled step asks for the value of batch_idx: it is one program for all batches"
+        help = "do that in on_train_batch_start or on_train_batch_end, or use L.Trainer(..., eager=True)"
+        raise TraceError(with_user_location(message, help=help))
+
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __index__ = __int__ = __float__ = _refuse  # type: ignore[assignment]
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __rmod__ = _refuse
+    __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = __neg__ = __pow__ = __rpow__ = _refuse
+    __str__ = __format__ = _refuse  # type: ignore[assignment]
+    __hash__ = int.__hash__

@@ -1,0 +1,789 @@
+"""Trainer: the arguments of a training, and fit, validate, test and predict."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from gluongraph.lightning import arguments as args
+from gluongraph.lightning.callbacks.callback import Callback
+from gluongraph.lightning.defaults import default_callbacks, default_loggers
+from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.loops.counters import Counters
+from gluongraph.lightning.loops.evaluation import EvaluationLoop, PredictionLoop
+from gluongraph.lightning.loops.fit import FitLoop
+from gluongraph.lightning.metric_log import MetricLog
+from gluongraph.lightning.metrics import Logged, Store
+from gluongraph.lightning.optimizers import LRSchedulerConfig
+from gluongraph.lightning.profilers import profiler_of
+from gluongraph.lightning.ranks import Ranks
+from gluongraph.lightning.run import Run
+
+
+@dataclass
+class State:
+    """What a Trainer is doing: `fn` is "fit", "validate", "test", "predict" or None; `stage` what of it."""
+
+    fn: str | None = None
+    stage: str | None = None
+    status: str = "initializing"
+
+    @property
+    def finished(self) -> bool:
+        """Has the last call come to its end?"""
+        return self.status == "finished"
+
+    @property
+    def stopped(self) -> bool:
+        """Is nothing running?"""
+        return self.status in ("finished", "interrupted")
+
+
+class Trainer:
+    """Runs the loops of a training: epochs, validation, checkpoints, logging. Arguments are Lightning's.
+
+    Each batch is one call of a compiled step, which makes forward, backward and update; see docs/lightning.md.
+
+    Args:
+        accelerator: "auto", "cpu", or "gpu".
+        strategy: "auto", "ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3".
+        devices: how many processes train together; they are started unless mpiexec, srun or torchrun has started them.
+        num_nodes: hosts; each runs `devices` processes.
+        precision: "32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true".
+        logger: a logger, a list of them, True for TensorBoard or else CSV, False for none.
+        callbacks: callbacks, called in this order.
+        fast_dev_run: run so many batches of everything, once, without loggers and checkpoints.
+        max_epochs, min_epochs, max_steps, min_steps: when to stop; steps are updates. 1000 epochs without either.
+        max_time: "DD:HH:MM:SS", a timedelta or its arguments.
+        limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches: a number of batches, or a
+            share of them.
+        overfit_batches: train and validate on so many batches (or that share), the same in each epoch.
+        val_check_interval: a share of an epoch or a number of batches after which is validated, or a time.
+        check_val_every_n_epoch: validate in each n-th epoch; None counts batches across epochs.
+        num_sanity_val_steps: batches of validation before the training; -1 for all.
+        log_every_n_steps: how often loggers get values of steps.
+        enable_checkpointing, enable_progress_bar, enable_model_summary: the callbacks that are there by default.
+        accumulate_grad_batches: batches to an update, by the mean of their gradients.
+        gradient_clip_val, gradient_clip_algorithm: the largest norm ("norm") or element ("value") of gradients.
+        deterministic: accepted; results are the same for the same seed in any case.
+        profiler: "simple", "advanced", or an object with `profile(name)`.
+        detect_anomaly: stop at the first NaN or infinity, and name the op that made it.
+        barebones: leave out everything that takes time beside the steps.
+        sync_batchnorm: with Gluon's SyncBatchNorm layers only.
+        use_distributed_sampler: let each rank have its part of the samples.
+        reload_dataloaders_every_n_epochs: ask for loaders again.
+        default_root_dir: where logs and checkpoints are written.
+        steps_per_call: updates in one call where nobody looks in between; None decides by the time of a step.
+        eager: run steps in the framework of the module's layers, without compiling them.
+
+    Raises:
+        MisconfigurationException: values that mean nothing, or that contradict each other.
+
+    >>> import gluongraph.lightning as L
+    >>> trainer = L.Trainer(max_epochs=3, logger=False, enable_progress_bar=False, enable_model_summary=False)
+    >>> trainer.max_epochs, trainer.current_epoch, trainer.global_step
+    (3, 0, 0)
+    """
+
+    def __init__(
+        self,
+        *,
+        accelerator: Any = "auto",
+        strategy: Any = "auto",
+        devices: Any = "auto",
+        num_nodes: int = 1,
+        precision: Any = None,
+        logger: Any = None,
+        callbacks: Any = None,
+        fast_dev_run: int | bool = False,
+        max_epochs: int | None = None,
+        min_epochs: int | None = None,
+        max_steps: int = -1,
+        min_steps: int | None = None,
+        max_time: Any = None,
+        limit_train_batches: int | float | None = None,
+        limit_val_batches: int | float | None = None,
+        limit_test_batches: int | float | None = None,
+        limit_predict_batches: int | float | None = None,
+        overfit_batches: int | float = 0.0,
+        val_check_interval: Any = None,
+        check_val_every_n_epoch: int | None = 1,
+        num_sanity_val_steps: int | None = None,
+        log_every_n_steps: int | None = None,
+        enable_checkpointing: bool | None = None,
+        enable_progress_bar: bool | None = None,
+        enable_model_summary: bool | None = None,
+        accumulate_grad_batches: int = 1,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+        deterministic: Any = None,
+        benchmark: bool | None = None,
+        inference_mode: bool = True,
+        use_distributed_sampler: bool = True,
+        profiler: Any = None,
+        detect_anomaly: bool = False,
+        barebones: bool = False,
+        plugins: Any = None,
+        sync_batchnorm: bool = False,
+        reload_dataloaders_every_n_epochs: int = 0,
+        default_root_dir: Any = None,
+        enable_autolog_hparams: bool = True,
+        model_registry: Any = None,
+        steps_per_call: int | None = None,
+        eager: bool = False,
+    ):
+        if plugins or model_registry:
+            raise misconfigured("plugins and model_registry: there are none", help="leave them out")
+        self.target = args.target_of(accelerator)
+        self.precision = args.check_precision(precision)
+        self.strategy = args.strategy_of(strategy)
+        self._strategy_name = str(strategy)
+        args.check_count("num_nodes", num_nodes, 1)
+        self.num_nodes, self.num_devices = num_nodes, args.devices_of(devices, self.target)
+        self.ranks = Ranks(self.num_devices, num_nodes)
+        self._set_durations(max_epochs, min_epochs, max_steps, min_steps, max_time)
+        self._set_limits(
+            fast_dev_run,
+            limit_train_batches,
+            limit_val_batches,
+            limit_test_batches,
+            limit_predict_batches,
+            overfit_batches,
+        )
+        self._set_validation(val_check_interval, check_val_every_n_epoch, num_sanity_val_steps)
+        args.check_count("log_every_n_steps", log_every_n_steps, 0)
+        self.log_every_n_steps = 50 if log_every_n_steps is None else log_every_n_steps
+        args.check_count("accumulate_grad_batches", accumulate_grad_batches, 1)
+        self.accumulate_grad_batches = accumulate_grad_batches
+        self.gradient_clip_algorithm = args.check_clipping(gradient_clip_val, gradient_clip_algorithm)
+        self.gradient_clip_val = gradient_clip_val
+        self.deterministic, self.benchmark, self.inference_mode = deterministic, benchmark, inference_mode
+        self.use_distributed_sampler, self.sync_batchnorm = use_distributed_sampler, sync_batchnorm
+        args.check_count("reload_dataloaders_every_n_epochs", reload_dataloaders_every_n_epochs, 0)
+        self.reload_dataloaders_every_n_epochs = reload_dataloaders_every_n_epochs
+        self.detect_anomaly, self.barebones = detect_anomaly, barebones
+        self.default_root_dir = os.getcwd() if default_root_dir is None else os.fspath(default_root_dir)
+        self.enable_autolog_hparams = enable_autolog_hparams
+        args.check_count("steps_per_call", steps_per_call, 1)
+        self.steps_per_call, self.eager = steps_per_call, eager
+        self.profiler = profiler_of(profiler)
+        self._begin()
+        off = barebones or bool(self.fast_dev_run)
+        self.loggers: list[Any] = default_loggers(self, False if off else logger)
+        self.callbacks: list[Callback] = default_callbacks(
+            self,
+            callbacks,
+            checkpoints=enable_checkpointing if not off else False,
+            progress=enable_progress_bar if not barebones else False,
+            summary=enable_model_summary if not off else False,
+            max_time=self.max_time,
+        )
+
+    def _begin(self) -> None:
+        """What a run changes."""
+        self.state = State()
+        self.should_stop = False
+        self.fit_loop = FitLoop(self)
+        self.validate_loop = EvaluationLoop(self, "validation")
+        self.test_loop = EvaluationLoop(self, "test")
+        self.predict_loop = PredictionLoop(self)
+        self.metric_log = MetricLog(self)
+        self.lightning_module: Any = None
+        self.datamodule: Any = None
+        self.data: Any = None
+        self.hooks: Any = None
+        self.engines: Any = None
+        self.gluon_trainer: Any = None
+        self.optimizers: list[Any] = []
+        self.lr_scheduler_configs: list[LRSchedulerConfig] = []
+        self.dataloader_idx: int | None = None
+        self.batch_size = 1
+        self.last_validation = 0.0
+        self.ckpt_path: str | None = None
+        self.is_torch = False
+        self.transfers = False
+        self.ema: float | None = None
+
+    def _set_durations(self, max_epochs: Any, min_epochs: Any, max_steps: Any, min_steps: Any, max_time: Any) -> None:
+        args.check_count("max_steps", max_steps, -1)
+        if max_epochs is not None:
+            args.check_count("max_epochs", max_epochs, -1)
+        args.check_count("min_epochs", min_epochs, 0)
+        args.check_count("min_steps", min_steps, 0)
+        self.max_time = args.seconds_of("max_time", max_time)
+        if max_epochs is None:
+            max_epochs = 1000 if max_steps == -1 and self.max_time is None else -1
+        self.max_epochs, self.max_steps = max_epochs, max_steps
+        self.min_epochs, self.min_steps = min_epochs, min_steps
+
+    def _set_limits(self, fast_dev_run: Any, train: Any, val: Any, test: Any, predict: Any, overfit: Any) -> None:
+        args.check_count("fast_dev_run", int(fast_dev_run), 0)
+        self.fast_dev_run = int(fast_dev_run)
+        self.overfit_batches = 0.0 if overfit == 0 else args.check_limit("overfit_batches", overfit)
+        limits = {"train": train, "val": val, "test": test, "predict": predict}
+        for name, value in limits.items():
+            limit = args.check_limit(f"limit_{name}_batches", value)
+            if self.fast_dev_run:
+                limit = self.fast_dev_run
+            elif self.overfit_batches and name in ("train", "val"):
+                limit = self.overfit_batches
+            setattr(self, f"limit_{name}_batches", limit)
+        if self.fast_dev_run:
+            self.max_steps, self.max_epochs = self.fast_dev_run, 1
+            self.min_epochs = self.min_steps = None
+
+    limit_train_batches: int | float
+    limit_val_batches: int | float
+    limit_test_batches: int | float
+    limit_predict_batches: int | float
+
+    def _set_validation(self, interval: Any, every: Any, sanity: Any) -> None:
+        args.check_count("check_val_every_n_epoch", every, 1)
+        self.check_val_every_n_epoch = every
+        is_time = interval is not None and not isinstance(interval, (int, float))
+        self.val_check_seconds = args.seconds_of("val_check_interval", interval) if is_time else None
+        self.val_check_interval = args.check_val_check_interval(interval, every)
+        if self.fast_dev_run:
+            self.val_check_interval, self.check_val_every_n_epoch = 1.0, 1
+        if sanity is not None:
+            args.check_count("num_sanity_val_steps", sanity, -1)
+        steps = 2 if sanity is None else sanity
+        self.num_sanity_val_steps: float = 0 if self.fast_dev_run else float("inf") if steps == -1 else steps
+
+    # -- the four calls
+
+    def fit(
+        self,
+        model: Any,
+        train_dataloaders: Any = None,
+        val_dataloaders: Any = None,
+        datamodule: Any = None,
+        ckpt_path: Any = None,
+        weights_only: bool | None = None,
+    ) -> None:
+        """Train a model.
+
+        Args:
+            model: a LightningModule, or (net, loss, optimizer).
+            train_dataloaders: a loader: any iterable of batches; or a data module.
+            val_dataloaders: a loader or a list of them.
+            datamodule: a LightningDataModule, in place of loaders.
+            ckpt_path: go on from a checkpoint: its path, "best" or "last".
+
+        Raises:
+            MisconfigurationException: hooks, loaders or arguments that contradict each other.
+            TypeError: it is no model.
+        """
+        train_dataloaders, datamodule = _split(train_dataloaders, datamodule, "fit")
+        given = {"train": train_dataloaders, "val": val_dataloaders}
+        Run(self, "fit", model, given, datamodule, ckpt_path)()
+
+    def validate(
+        self,
+        model: Any = None,
+        dataloaders: Any = None,
+        ckpt_path: Any = None,
+        verbose: bool = True,
+        datamodule: Any = None,
+        weights_only: bool | None = None,
+    ) -> list[dict[str, float]]:
+        """Run the validation: what was logged, a dict for each loader.
+
+        Without a model that of the last fit, with the weights of its best checkpoint.
+        """
+        return self._evaluate("validate", model, dataloaders, ckpt_path, verbose, datamodule)
+
+    def test(
+        self,
+        model: Any = None,
+        dataloaders: Any = None,
+        ckpt_path: Any = None,
+        verbose: bool = True,
+        datamodule: Any = None,
+        weights_only: bool | None = None,
+    ) -> list[dict[str, float]]:
+        """Run the test: what was logged, a dict for each loader.
+
+        Without a model that of the last fit, with the weights of its best checkpoint.
+        """
+        return self._evaluate("test", model, dataloaders, ckpt_path, verbose, datamodule)
+
+    def _evaluate(self, fn: str, model: Any, loaders: Any, ckpt_path: Any, verbose: bool, datamodule: Any) -> Any:
+        loaders, datamodule = _split(loaders, datamodule, fn)
+        kind = "val" if fn == "validate" else "test"
+        results = Run(self, fn, model, {kind: loaders}, datamodule, ckpt_path)()
+        if verbose and self.is_global_zero:
+            from gluongraph.lightning.table import print_results
+
+            print_results(results, fn)
+        return results
+
+    def predict(
+        self,
+        model: Any = None,
+        dataloaders: Any = None,
+        datamodule: Any = None,
+        return_predictions: bool | None = None,
+        ckpt_path: Any = None,
+        weights_only: bool | None = None,
+    ) -> Any:
+        """Run predict_step: its results, a list for each loader; of a single loader that list.
+
+        On several ranks all get the results of all of them, in the order of the samples.
+        """
+        loaders, datamodule = _split(dataloaders, datamodule, "predict")
+        self.predict_loop.return_predictions = return_predictions is not False
+        return Run(self, "predict", model, {"predict": loaders}, datamodule, ckpt_path)()
+
+    # -- where it is
+
+    @property
+    def counters(self) -> Counters:
+        """The counters of the training."""
+        return self.fit_loop.counters
+
+    @property
+    def current_epoch(self) -> int:
+        """The number of the epoch, from 0 on."""
+        return self.counters.epoch
+
+    @property
+    def global_step(self) -> int:
+        """How many updates have been made."""
+        return self.counters.global_step
+
+    @property
+    def is_last_batch(self) -> bool:
+        """Is this the last batch of the epoch?"""
+        return self.counters.is_last_batch
+
+    @property
+    def training(self) -> bool:
+        """Is a batch of the training being run?"""
+        return self.state.stage == "train"
+
+    @property
+    def sanity_checking(self) -> bool:
+        """Is the validation run before the training?"""
+        return self.state.stage == "sanity_check"
+
+    @property
+    def validating(self) -> bool:
+        """Is a validation being run?"""
+        return self.state.stage == "validate"
+
+    @property
+    def testing(self) -> bool:
+        """Is a test being run?"""
+        return self.state.stage == "test"
+
+    @property
+    def predicting(self) -> bool:
+        """Are predictions being made?"""
+        return self.state.stage == "predict"
+
+    @property
+    def evaluating(self) -> bool:
+        """Is a validation or a test being run?"""
+        return self.state.stage in ("validate", "test", "sanity_check")
+
+    @property
+    def interrupted(self) -> bool:
+        """Has the last call been ended by an error?"""
+        return self.state.status == "interrupted"
+
+    @property
+    def model(self) -> Any:
+        """The module."""
+        return self.lightning_module
+
+    @property
+    def num_training_batches(self) -> int | float:
+        """The batches of an epoch; inf where the loader does not know."""
+        return self.fit_loop.num_batches
+
+    @property
+    def num_val_batches(self) -> list[int | float]:
+        """The batches of each loader of the validation."""
+        return self.validate_loop.batches
+
+    @property
+    def num_sanity_val_batches(self) -> list[int | float]:
+        """The batches of each loader in the sanity check."""
+        return [min(self.num_sanity_val_steps, n) for n in self.num_val_batches]
+
+    @property
+    def num_test_batches(self) -> list[int | float]:
+        """The batches of each loader of the test."""
+        return self.test_loop.batches
+
+    @property
+    def num_predict_batches(self) -> list[int | float]:
+        """The batches of each loader of the predictions."""
+        return self.predict_loop.batches
+
+    @property
+    def train_dataloader(self) -> Any:
+        """The loader of the training."""
+        return self.fit_loop.loader
+
+    @property
+    def val_dataloaders(self) -> Any:
+        """The loader of the validation, or the list of them."""
+        return _one_or_many(self.validate_loop.loaders)
+
+    @property
+    def test_dataloaders(self) -> Any:
+        """The loader of the test, or the list of them."""
+        return _one_or_many(self.test_loop.loaders)
+
+    @property
+    def predict_dataloaders(self) -> Any:
+        """The loader of the predictions, or the list of them."""
+        return _one_or_many(self.predict_loop.loaders)
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """How many updates `fit` will make; inf where it is not known."""
+        if self.fit_loop.loader is None and self.data is not None:
+            self.fit_loop.setup()
+        if self.max_epochs == -1:
+            return float("inf") if self.max_steps == -1 else self.max_steps
+        if self.num_training_batches == float("inf"):
+            return self.max_steps if self.max_steps != -1 else float("inf")
+        updates = -(-int(self.num_training_batches) // self.accumulate_grad_batches) * self.max_epochs
+        return updates if self.max_steps == -1 else min(updates, self.max_steps)
+
+    @property
+    def enable_validation(self) -> bool:
+        """Is there a validation in `fit`?"""
+        return bool(
+            self.data is not None
+            and self.data.has("val")
+            and self.has_step("validation_step")
+            and self.limit_val_batches > 0
+        )
+
+    @property
+    def logger(self) -> Any:
+        """The first logger; None without one."""
+        return self.loggers[0] if self.loggers else None
+
+    @property
+    def log_dir(self) -> str | None:
+        """Where the first logger writes."""
+        made = (
+            self.default_root_dir
+            if not self.loggers
+            else getattr(self.loggers[0], "log_dir", None) or self.loggers[0].save_dir
+        )
+        return self.broadcast(str(made)) if made is not None else None
+
+    def has_step(self, name: str) -> bool:
+        """Does the module have a step function of its own?"""
+        return self.hooks is not None and self.hooks.overridden(name)
+
+    # -- callbacks
+
+    def _callbacks_of(self, *kinds: str) -> list[Any]:
+        from gluongraph.lightning import callbacks
+
+        classes = tuple(getattr(callbacks, kind) for kind in kinds)
+        return [c for c in self.callbacks if isinstance(c, classes)]
+
+    @property
+    def checkpoint_callbacks(self) -> list[Any]:
+        """The callbacks that save checkpoints."""
+        return self._callbacks_of("Checkpoint")
+
+    @property
+    def checkpoint_callback(self) -> Any:
+        """The first callback that saves checkpoints; None without one."""
+        return next(iter(self.checkpoint_callbacks), None)
+
+    @property
+    def early_stopping_callbacks(self) -> list[Any]:
+        """The callbacks that stop early."""
+        return self._callbacks_of("EarlyStopping")
+
+    @property
+    def early_stopping_callback(self) -> Any:
+        """The first callback that stops early; None without one."""
+        return next(iter(self.early_stopping_callbacks), None)
+
+    @property
+    def progress_bar_callback(self) -> Any:
+        """The progress bar; None without one."""
+        return next(iter(self._callbacks_of("ProgressBar")), None)
+
+    # -- metrics
+
+    @property
+    def callback_metrics(self) -> dict[str, Any]:
+        """All logged values by name, as callbacks see them."""
+        return self._values("callback")
+
+    @property
+    def logged_metrics(self) -> dict[str, Any]:
+        """The values that loggers get."""
+        return self._values("log")
+
+    @property
+    def progress_bar_metrics(self) -> dict[str, float]:
+        """The values that the progress bar shows."""
+        return dict(self.metric_log.seen("pbar"))
+
+    def _values(self, kind: str) -> dict[str, Any]:
+        found = self.metric_log.seen(kind)
+        if not self.is_torch:
+            import numpy as np
+
+            return {name: np.float64(value) for name, value in found.items()}
+        from gluongraph.torch.export import torch
+
+        return {name: torch().tensor(value) for name, value in found.items()}
+
+    def log_value(self, logged: Logged, value: float) -> None:
+        """Take a value that a hook logs."""
+        self.metric_log.store.log(logged, value, self.batch_size)
+
+    def synchronize_metrics(self, store: Store) -> None:
+        """Reduce the values that are logged with sync_dist over all ranks."""
+        if self.world_size > 1:
+            store.synchronize(self.ranks.reduce_all, self.ranks.agree)
+
+    # -- ranks
+
+    @property
+    def world_size(self) -> int:
+        """How many processes train together."""
+        return self.ranks.size
+
+    @property
+    def global_rank(self) -> int:
+        """The number of this process."""
+        return self.ranks.rank
+
+    @property
+    def local_rank(self) -> int:
+        """The number of this process on its host."""
+        return self.ranks.local_rank
+
+    @property
+    def node_rank(self) -> int:
+        """The number of this host."""
+        return self.ranks.rank // max(self.num_devices, 1)
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Is this the first process?"""
+        return self.ranks.rank == 0
+
+    @property
+    def device_ids(self) -> list[int]:
+        """The devices of this host."""
+        return list(range(self.num_devices))
+
+    def reduce(self, value: float, op: str = "mean") -> float:
+        """A number of all ranks, reduced by "mean", "sum", "max" or "min"; all ranks call this."""
+        return self.ranks.reduce(value, op)
+
+    def agreed(self, count: int | float) -> int | float:
+        """The least of the numbers of batches that the ranks have."""
+        return count if self.world_size == 1 else self._whole(self.reduce(float(count), "min"))
+
+    @staticmethod
+    def _whole(count: float) -> int | float:
+        return count if count == float("inf") else int(count)
+
+    def broadcast(self, text: str) -> str:
+        """The text of the first rank; all ranks call this."""
+        return self.ranks.broadcast(text)
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait until all ranks are here."""
+        self.ranks.barrier()
+
+    def all_gather(self, data: Any) -> Any:
+        """The arrays of all ranks, stacked along a new first axis; all ranks call this."""
+        return self.ranks.all_gather(data, self.is_torch)
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print on the first rank, above the progress bar."""
+        if self.is_global_zero:
+            bar = self.progress_bar_callback
+            (print if bar is None or not getattr(bar, "is_enabled", False) else bar.print)(*args, **kwargs)
+
+    def say(self, message: str) -> None:
+        """Tell how the loop goes on, on the first rank."""
+        from gluongraph.lightning.utilities.rank_zero import rank_zero_info
+
+        rank_zero_info(message)
+
+    # -- steps
+
+    @property
+    def manual_optimizers(self) -> list[Any]:
+        """The optimizers as manual optimization uses them."""
+        engine = getattr(self.engines, "engine", None)
+        return list(getattr(engine, "optimizers", None) or self.optimizers)
+
+    def backward(self, loss: Any, *args: Any, **kwargs: Any) -> None:
+        """The backward pass of manual optimization."""
+        self.engines.engine.backward(loss, *args, **kwargs)
+
+    def clip_gradients(self, optimizer: Any, value: float | None, algorithm: str | None) -> None:
+        """Clip the gradients that parameters show now: by the arguments, or the Trainer's settings."""
+        from gluongraph.lightning.clipping import clip
+
+        value = self.gradient_clip_val if value is None else value
+        clip(self, optimizer, value, algorithm or self.gradient_clip_algorithm)
+
+    def window_length(self, batch_idx: int) -> int:
+        """How many batches the window of this batch has."""
+        every = self.accumulate_grad_batches
+        if every == 1 or self.num_training_batches == float("inf"):
+            return every
+        begin = batch_idx // every * every
+        return min(every, int(self.num_training_batches) - begin)
+
+    def compile_options(self, evaluation: bool = False) -> dict[str, Any]:
+        """The arguments of `mx.compile`."""
+        mixed = self.precision if self.precision.endswith("-mixed") or self.precision == "32" else "32"
+        options: dict[str, Any] = {"target": self.target, "precision": mixed}
+        if evaluation:
+            return {**options, "precision": "bf16-mixed" if mixed == "bf16-mixed" else "32"}
+        if self.gradient_clip_val and self.gradient_clip_algorithm == "norm":
+            options["clip_norm"] = float(self.gradient_clip_val)
+        if self.ema is not None:
+            options["ema"] = self.ema
+        options["detect_anomaly"] = self.detect_anomaly
+        joins = self.steps_per_call != 1 and self.target == "cpu"
+        options["steps_per_call"] = (self.steps_per_call or 32) if joins else None
+        return options
+
+    def transfer(self, batch: Any, dataloader_idx: int) -> Any:
+        """A batch as the hooks of the module make it, cast to the precision."""
+        if self.transfers:
+            owner = self.data.datamodule or self.lightning_module
+            for each in (owner, self.lightning_module) if owner is not self.lightning_module else (owner,):
+                batch = each.on_before_batch_transfer(batch, dataloader_idx)
+                batch = each.transfer_batch_to_device(batch, self.lightning_module.device, dataloader_idx)
+                batch = each.on_after_batch_transfer(batch, dataloader_idx)
+        return batch
+
+    @property
+    def step(self) -> Any:
+        """The compiled step; None where nothing is compiled."""
+        engine = getattr(self.engines, "engine", None)
+        return getattr(engine, "step", None)
+
+    @property
+    def step_flops(self) -> float | None:
+        """The floating-point operations of one update; None before the first one."""
+        from gluongraph.lightning.engine.cost import step_cost
+
+        return step_cost(self.step)[0]
+
+    @property
+    def step_bytes(self) -> float | None:
+        """The bytes that one update moves; None before the first one."""
+        from gluongraph.lightning.engine.cost import step_cost
+
+        return step_cost(self.step)[1]
+
+    # -- evaluation within fit
+
+    def setup_validation(self) -> None:
+        """Ask for the loaders of the validation, before the training, so that their lengths are known."""
+        if self.validate_loop.loaders is None and self.enable_validation:
+            self.validate_loop.setup()
+
+    def validate_in_fit(self) -> None:
+        """The validation where the training has come to."""
+        with self.stage("validate"):
+            self.validate_loop.run()
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Within: this is what is being done."""
+        before, self.state.stage = self.state.stage, name
+        try:
+            yield
+        finally:
+            self.state.stage = before
+
+    @contextmanager
+    def evaluation_mode(self, kind: str) -> Iterator[None]:
+        """Within: the module predicts."""
+        module = self.lightning_module
+        modes = [(m, m.training) for m in module.modules()] if self.is_torch else []
+        self.hooks.call_module(f"on_{kind}_model_eval")
+        try:
+            yield
+        finally:
+            name = f"on_{kind}_model_train"
+            if self.hooks.overridden(name):
+                self.hooks.call_module(name)
+            for each, training in modes:
+                each.training = training
+
+    def evaluation_weights(self) -> Any:
+        """Within: the weights that are evaluated; a callback may put others in place."""
+        return nullcontext()
+
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Within: parameters hold their running averages.
+
+        Raises:
+            MXNetError: there are none.
+        """
+        if self.step is None:
+            raise misconfigured("there is no compiled step with averages", help="callbacks=[EMAWeightAveraging()]")
+        with self.step.averaged():
+            yield
+
+    def reloads(self, loop: Any) -> bool:
+        """Are the loaders of a loop to be asked for again?"""
+        every = self.reload_dataloaders_every_n_epochs
+        if not every or self.state.fn != "fit":
+            return False
+        since = getattr(loop, "_loaded_epoch", 0)
+        due = self.current_epoch - since >= every
+        if due:
+            loop._loaded_epoch = self.current_epoch
+        return bool(due)
+
+    # -- checkpoints
+
+    def save_checkpoint(self, filepath: Any, weights_only: bool | None = False, storage_options: Any = None) -> None:
+        """Write a checkpoint, a folder of that name; all ranks call this. It is there when it is whole, or not at all.
+
+        Raises:
+            MisconfigurationException: no module is attached.
+            OSError: it cannot be written.
+        """
+        from gluongraph.lightning.checkpoints import save
+
+        if self.lightning_module is None:
+            raise misconfigured("save_checkpoint before a fit, validate, test or predict: there is no module")
+        save(self, filepath, bool(weights_only))
+
+
+def _split(loaders: Any, datamodule: Any, fn: str) -> tuple[Any, Any]:
+    """Loaders and data module: a data module may come in the place of loaders."""
+    from gluongraph.lightning.datamodule import LightningDataModule
+
+    if isinstance(loaders, LightningDataModule):
+        loaders, datamodule = None, loaders
+    if loaders is not None and datamodule is not None:
+        raise misconfigured(f"`Trainer.{fn}` got loaders and a data module", help="give one of them")
+    return loaders, datamodule
+
+
+def _one_or_many(loaders: list[Any] | None) -> Any:
+    return loaders[0] if loaders and len(loaders) == 1 else loaders
