@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.dtypes import is_float
 from gluongraph.errors import with_user_location
 from gluongraph.host.torch_module import is_torch_loaded
 from gluongraph.ndarray import NDArray
@@ -71,6 +72,8 @@ def as_array(value: Any) -> Any:
         from gluongraph.torch.tensors import is_tensor, to_numpy
 
         if is_tensor(value):
+            if str(value.dtype) == "torch.float64":  # numpy's float64 is taken for float32
+                return NDArray(to_numpy(value))
             if value.device.type != "cpu":
                 message = f"a batch holds a tensor on {value.device}; batches are made on the CPU"
                 raise TypeError(with_user_location(message, help="leave .cuda() and .to(device) out"))
@@ -105,6 +108,25 @@ def batch_size_of(arrays: Sequence[Any]) -> int:
         if array.shape:
             return int(array.shape[0])
     return 1
+
+
+def cast_floats(value: Any, dtype: str) -> Any:
+    """A batch whose floating-point arrays have another element type: numpy's are NDArrays then, tensors stay tensors."""
+    if isinstance(value, Mapping):
+        return {key: cast_floats(each, dtype) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        parts = [cast_floats(each, dtype) for each in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if is_torch_loaded():
+        from gluongraph.torch.tensors import is_tensor, torch
+
+        if is_tensor(value):
+            return value.to(getattr(torch(), dtype)) if value.is_floating_point() else value
+    array = as_array(value)
+    if array is None:
+        return value
+    made = array if isinstance(array, NDArray) else NDArray(array)
+    return made.astype(dtype) if is_float(made.type.dtype) else value
 
 
 def to_user(value: Any, torch: bool) -> Any:

@@ -143,6 +143,7 @@ class Run:
         """Cast the module's parameters, where the precision asks for it."""
         trainer, module = self.trainer, self.module
         dtype = {"64": "float64", "bf16-true": "bfloat16", "16-true": "float16"}.get(trainer.precision)
+        trainer.cast = dtype
         if dtype is None:
             return
         if trainer.is_torch:

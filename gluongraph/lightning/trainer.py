@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gluongraph.lightning import arguments as args
+from gluongraph.lightning.batch import cast_floats
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.defaults import default_callbacks, default_loggers
 from gluongraph.lightning.errors import misconfigured
@@ -205,6 +206,7 @@ class Trainer:
         self.ckpt_path: str | None = None
         self.is_torch = False
         self.transfers = False
+        self.cast: str | None = None  # what floats of batches are cast to
         self.ema: float | None = None
 
     def _set_durations(self, max_epochs: Any, min_epochs: Any, max_steps: Any, min_steps: Any, max_time: Any) -> None:
@@ -673,7 +675,7 @@ class Trainer:
                 batch = each.on_before_batch_transfer(batch, dataloader_idx)
                 batch = each.transfer_batch_to_device(batch, self.lightning_module.device, dataloader_idx)
                 batch = each.on_after_batch_transfer(batch, dataloader_idx)
-        return batch
+        return batch if self.cast is None else cast_floats(batch, self.cast)
 
     @property
     def step(self) -> Any:
