@@ -1,0 +1,1 @@
+"""Provisional: the training loop is written beside this branch."""
