@@ -94,7 +94,7 @@ def test_a_stream_that_has_become_shorter_is_refused() -> None:
     batches = [[1], [2], [3]]
     state = states_of(lambda_of(batches))[2]
     assert state["finished"] is False  # nobody asked whether there was another batch
-    with pytest.raises(MisconfigurationException, match="more than 1 batch, with which it ends"):
+    with pytest.raises(MisconfigurationException, match="more than 2 batches, with which it ends"):
         next(EpochIterator(lambda_of(batches[:2]), state=state))
 
 
