@@ -121,12 +121,12 @@ def user_origin(scope: str = "") -> Origin:
     return Origin(frame.f_code.co_filename, frame.f_lineno, scope)
 
 
-def warn(message: str) -> None:
+def warn(message: str, category: type[Warning] = UserWarning) -> None:
     """A warning of the user's line: of the first frame outside gluongraph."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and is_own_file(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, stacklevel=level)
+    warnings.warn(message, category, stacklevel=level)
 
 
 def pluralize(number: int, thing: str) -> str:

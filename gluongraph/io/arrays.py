@@ -95,6 +95,39 @@ class NDArrayIter(DataIter):
         np.random.shuffle(self.idx)  # the order of before shuffled, and applied to the order of before: as MXNet does
         self._order = self._order[self.idx]
 
+    def state_dict(self) -> dict[str, Any]:
+        """Where in a pass it is, and in which order, in numbers and lists.
+
+        >>> from gluongraph import io, nd
+        >>> batches = io.NDArrayIter(nd.ones((5, 2)), batch_size=2)
+        >>> first = batches.next()
+        >>> batches.state_dict()
+        {'samples': 5, 'cursor': 0, 'left': [], 'order': None, 'shuffles': None}
+        """
+        order, shuffles = (a.tolist() if self.shuffle else None for a in (self._order, self.idx))
+        left = self._left.tolist()
+        return {"samples": self.num_data, "cursor": self.cursor, "left": left, "order": order, "shuffles": shuffles}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was called.
+
+        >>> from gluongraph import io, nd
+        >>> batches, others = (io.NDArrayIter(nd.ones((5, 2)), batch_size=2) for _ in range(2))
+        >>> first = batches.next()
+        >>> others.load_state_dict(batches.state_dict())
+        >>> len(list(others))
+        2
+
+        Raises:
+            ValueError: it is the state of another number of samples, or of an order where there is none.
+        """
+        if state["samples"] != self.num_data or (state["order"] is not None) != self.shuffle:
+            kind = "shuffled" if state["order"] is not None else "in order"
+            raise ValueError(f"the state is that of {state['samples']} samples, {kind}; here are {self.num_data}")
+        if self.shuffle:
+            self._order, self.idx = np.array(state["order"], int), np.array(state["shuffles"], int)
+        self._left, self.cursor = np.array(state["left"], int), state["cursor"]
+
     def iter_next(self) -> bool:
         self.cursor += self.batch_size
         return self.cursor < self.num_data

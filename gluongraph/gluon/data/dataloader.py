@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import itertools
 from collections import deque
@@ -180,6 +181,31 @@ class DataLoader:
             self._workers = self._hire()
         resumed, self._resumed = self._resumed, None
         return _Pass(self._batches, self._reader, self._workers, self._ahead, self._timeout, resumed)
+
+
+def parts_of(loader: DataLoader) -> tuple[Any, Any]:
+    """The dataset and the batch sampler.
+
+    >>> from gluongraph.gluon.data import DataLoader
+    >>> from gluongraph.gluon.data.dataloader import parts_of
+    >>> parts_of(DataLoader([1, 2, 3], batch_size=2))[0]
+    [1, 2, 3]
+    """
+    return loader._reader.args[0], loader._batches
+
+
+def with_batch_sampler(loader: DataLoader, batch_sampler: Any) -> DataLoader:
+    """A loader that reads the same dataset, by the same workers, in another order.
+
+    >>> from gluongraph.gluon.data import DataLoader
+    >>> from gluongraph.gluon.data.dataloader import with_batch_sampler
+    >>> [b.tolist() for b in with_batch_sampler(DataLoader([1, 2, 3], batch_size=2), [[2, 1], [0]])]
+    [[3, 2], [1]]
+    """
+    loader.clean()
+    made = copy.copy(loader)
+    made._batches, made._ready, made._running, made._resumed = batch_sampler, None, None, None
+    return made
 
 
 class _Pass:

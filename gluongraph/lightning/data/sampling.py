@@ -1,0 +1,181 @@
+"""Which samples a rank reads, and in which order: samplers by rank, shuffling off, seeds of worker processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from gluongraph import gluon
+from gluongraph.errors import with_user_location
+from gluongraph.gluon.data.sampler import State, restore, state_of
+from gluongraph.gluon.data.split import check_part
+from gluongraph.lightning.data.array_loader import ArrayLoader
+from gluongraph.lightning.data.loaders import (
+    dataset_of,
+    is_gluon_loader,
+    is_torch_loader,
+    length,
+    num_samples,
+    torch_data,
+)
+from gluongraph.lightning.data.replaced import sampler_of, with_sampler
+from gluongraph.lightning.utilities.rank_zero import rank_zero_warn
+from gluongraph.lightning.utilities.seed import seed_worker
+
+
+class PartOfSampler(gluon.data.Sampler):
+    """Every `parts`-th index of another sampler, from number `part` on.
+
+    With `pad` the first ones are given again where the parts are not equal. The other sampler decides the order, which
+    must be the same on all ranks. It serves loaders of PyTorch's as well.
+
+    >>> from gluongraph.lightning.data.sampling import PartOfSampler
+    >>> list(PartOfSampler([4, 3, 2, 1, 0], 2, 1)), list(PartOfSampler([4, 3, 2, 1, 0], 2, 1, pad=False))
+    ([3, 1, 4], [3, 1])
+
+    Raises:
+        ValueError: no such part.
+        TypeError: the sampler has no length.
+    """
+
+    def __init__(self, sampler: Any, parts: int, part: int, pad: bool = True):
+        check_part(self, parts, part)
+        if length(sampler) is None:
+            help = "give it __len__, or say Trainer(use_distributed_sampler=False)"
+            raise TypeError(with_user_location(f"{type(sampler).__name__} has no length, and has no parts", help=help))
+        self.sampler, self.parts, self.part, self.pad = sampler, parts, part, pad
+
+    def __iter__(self) -> Iterator[Any]:
+        order = list(self.sampler)
+        if self.pad and order:
+            order += [order[i % len(order)] for i in range(-len(order) % self.parts)]
+        return iter(order[self.part :: self.parts])
+
+    def __len__(self) -> int:
+        samples = len(self.sampler)
+        return -(-samples // self.parts) if self.pad else len(range(self.part, samples, self.parts))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the other sampler, if it wants to know."""
+        if callable(method := getattr(self.sampler, "set_epoch", None)):
+            method(epoch)
+
+    def state_dict(self) -> State:
+        return state_of(self.sampler)
+
+    def load_state_dict(self, state: State) -> None:
+        restore(self.sampler, state)
+
+
+def by_rank(loader: Any, parts: int, part: int, shuffle: bool, pad: bool = True) -> Any:
+    """The loader that reads rank `part`'s samples of `parts` ranks; other kinds of loaders as they are.
+
+    Loaders of PyTorch's and Gluon's get a DistributedSampler of their framework in place of a random or sequential
+    sampler, shuffled where `shuffle` says so, from PL_GLOBAL_SEED; of other samplers every `parts`-th index is read. A
+    sampler by rank that is there already is left alone. For predictions `pad` is False: nothing is read twice, and a
+    last batch that is not full is kept.
+
+    >>> from gluongraph import gluon
+    >>> from gluongraph.lightning.data.sampling import by_rank
+    >>> loader = gluon.data.DataLoader(list(range(5)), batch_size=2)
+    >>> [batch.tolist() for batch in by_rank(loader, 2, 1, shuffle=False)]
+    [[1, 3], [0]]
+
+    Raises:
+        TypeError: a batch sampler that shows no sampler, or a sampler without a length.
+    """
+    if parts == 1:
+        return loader
+    if isinstance(loader, ArrayLoader):
+        return loader if loader._parts > 1 else loader.part(parts, part, pad)
+    if not (is_gluon_loader(loader) or is_torch_loader(loader)) or _is_iterable_dataset(loader) or _is_by_rank(loader):
+        return loader
+    sampler = sampler_of(loader)
+    if pad and _is_plain(sampler):
+        seed = int(os.environ.get("PL_GLOBAL_SEED") or 0)
+        return with_sampler(loader, _distributed(loader, parts, part, shuffle, seed))
+    return with_sampler(loader, PartOfSampler(sampler, parts, part, pad), whole=not pad)
+
+
+def _distributed(loader: Any, parts: int, part: int, shuffle: bool, seed: int) -> Any:
+    dataset = dataset_of(loader)
+    if is_torch_loader(loader):
+        return torch_data().DistributedSampler(dataset, parts, part, shuffle=shuffle, seed=seed)
+    return gluon.data.DistributedSampler(len(dataset), parts, part, shuffle=shuffle, seed=seed)
+
+
+def _is_plain(sampler: Any) -> bool:
+    data = torch_data()
+    kinds: tuple[Any, ...] = (gluon.data.RandomSampler, gluon.data.SequentialSampler)
+    return isinstance(sampler, kinds if data is None else (*kinds, data.RandomSampler, data.SequentialSampler))
+
+
+def _is_by_rank(loader: Any) -> bool:
+    data = torch_data()
+    kinds: tuple[Any, ...] = (gluon.data.DistributedSampler, gluon.data.SplitSampler, PartOfSampler)
+    return isinstance(sampler_of(loader), kinds if data is None else (*kinds, data.DistributedSampler))
+
+
+def _is_iterable_dataset(loader: Any) -> bool:
+    data = torch_data()
+    return data is not None and isinstance(dataset_of(loader), data.IterableDataset)
+
+
+def is_shuffled(loader: Any) -> bool:
+    """Does it read the samples in a random order?
+
+    >>> from gluongraph import gluon
+    >>> from gluongraph.lightning.data.sampling import is_shuffled
+    >>> is_shuffled(gluon.data.DataLoader([1, 2], batch_size=1, shuffle=True))
+    True
+    """
+    if isinstance(loader, ArrayLoader):
+        return loader.shuffle
+    if not (is_gluon_loader(loader) or is_torch_loader(loader)) or _is_iterable_dataset(loader):
+        return False
+    data = torch_data()
+    kinds: tuple[Any, ...] = (gluon.data.RandomSampler,)
+    return isinstance(sampler_of(loader), kinds if data is None else (*kinds, data.RandomSampler))
+
+
+def without_shuffling(loader: Any, name: str) -> Any:
+    """The loader that reads its samples in their order, as overfitting on some batches needs; `name` is "train".
+
+    Warns where that is a change. Loaders whose order nobody but they knows are left as they are.
+
+    >>> from gluongraph.lightning.data import ArrayLoader
+    >>> from gluongraph.lightning.data.sampling import without_shuffling
+    >>> without_shuffling(ArrayLoader([1, 2, 3]), "train").shuffle
+    False
+    """
+    if isinstance(loader, ArrayLoader):
+        made = loader.part(loader._parts, loader._part, loader._pad)
+        made.shuffle = False
+        changed = loader.shuffle
+    elif (is_gluon_loader(loader) or is_torch_loader(loader)) and not _is_iterable_dataset(loader):
+        if changed := not _is_sequential(sampler_of(loader)):
+            kind = torch_data() if is_torch_loader(loader) else gluon.data
+            of = dataset_of(loader) if is_torch_loader(loader) else num_samples(loader)
+            made = with_sampler(loader, kind.SequentialSampler(of))
+    else:
+        changed = False
+    if not changed:
+        return loader
+    rank_zero_warn(f"overfit_batches trains on the same batches in every epoch: {name} is read without shuffling")
+    return made
+
+
+def _is_sequential(sampler: Any) -> bool:
+    data = torch_data()
+    kinds: tuple[Any, ...] = (gluon.data.SequentialSampler,)
+    return isinstance(sampler, kinds if data is None else (*kinds, data.SequentialSampler))
+
+
+def seed_workers(loader: Any, rank: int) -> None:
+    """After `seed_everything(workers=True)`: let worker processes of a loader of PyTorch's draw what follows from the
+    seed, the worker and the rank, unless the loader has a `worker_init_fn` of its own. Gluon's workers do so anyway.
+    """
+    if int(os.environ.get("PL_SEED_WORKERS") or 0) and is_torch_loader(loader) and loader.worker_init_fn is None:
+        loader.worker_init_fn = partial(seed_worker, rank=rank)

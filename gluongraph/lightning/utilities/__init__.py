@@ -1,0 +1,23 @@
+"""Seeds, messages of rank 0, and what else Lightning has under this name."""
+
+from gluongraph.lightning.data.combined import CombinedLoader
+from gluongraph.lightning.errors import MisconfigurationException
+from gluongraph.lightning.utilities.rank_zero import (
+    rank_zero_debug,
+    rank_zero_deprecation,
+    rank_zero_info,
+    rank_zero_only,
+    rank_zero_warn,
+)
+from gluongraph.lightning.utilities.seed import seed_everything
+
+__all__ = [
+    "CombinedLoader",
+    "MisconfigurationException",
+    "rank_zero_debug",
+    "rank_zero_deprecation",
+    "rank_zero_info",
+    "rank_zero_only",
+    "rank_zero_warn",
+    "seed_everything",
+]
