@@ -1,0 +1,174 @@
+"""Averages of the weights, which are part of the compiled step and stand in for the weights in validations."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from typing import Any
+
+from gluongraph.lightning.callbacks.callback import Callback
+from gluongraph.lightning.errors import misconfigured
+
+
+class WeightAveraging(Callback):
+    """Average the weights after updates: average = decay average + (1 - decay) weight, within the compiled step.
+
+    Which updates count is what `should_update` says; override it. Each counts as much as the others (the mean of all
+    weights so far), and with `EMAWeightAveraging` the later ones count more. The averages stand in for the weights in
+    validations, and are the weights when the training ends.
+
+    Running statistics, as those of BatchNorm, are not averaged: they go on following the weights.
+
+    >>> class Late(WeightAveraging):
+    ...     def should_update(self, step_idx=None, epoch_idx=None):
+    ...         return step_idx is not None and step_idx >= 100
+    >>> Late().should_update(step_idx=99), Late().should_update(step_idx=100)
+    (False, True)
+
+    Raises:
+        MisconfigurationException: `avg_fn` or another argument of PyTorch's AveragedModel; later, `should_update` that
+            asks for an update at the end of an epoch.
+    """
+
+    def __init__(self, device: Any = None, use_buffers: bool = True, **kwargs: Any):
+        if kwargs:
+            message = f"{type(self).__name__}({', '.join(kwargs)}=...): averages are part of the compiled step"
+            raise misconfigured(message, help="EMAWeightAveraging(decay=0.999), or override should_update and decay_at")
+        self.device, self.use_buffers = device, use_buffers
+        self._updates = 0  # how many weights the averages are of
+        self._latest_update_step = 0
+        self._shown: AbstractContextManager[Any] | None = None
+
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        """Do the averages follow the update of this number, from 0 on? Asked for the end of an epoch as well, where the
+        answer has to be no.
+
+        >>> WeightAveraging().should_update(step_idx=0), WeightAveraging().should_update(epoch_idx=0)
+        (True, False)
+        """
+        return step_idx is not None
+
+    def decay_at(self, updates: int) -> float:
+        """The decay for an update, where the averages are of so many weights already; 0 for none, which copies them.
+
+        >>> WeightAveraging().decay_at(0), WeightAveraging().decay_at(3)
+        (0.0, 0.75)
+        """
+        return updates / (updates + 1)
+
+    def _decay_of(self, step_idx: int) -> float:
+        """The decay of a step: 1 leaves the averages as they are; before the first they are the weights."""
+        if self.should_update(step_idx=step_idx):
+            return self.decay_at(self._updates)
+        return 1.0 if self._updates else 0.0
+
+    def idle_batches(self, trainer: Any) -> float:
+        """None: the next decay may be another one."""
+        return 0.0
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Let averages be part of the step."""
+        if stage == "fit":
+            trainer.ema = self._decay_of(trainer.global_step)
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Set the decay of this step."""
+        trainer.ema = self._decay_of(trainer.global_step)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Count the update, where there has been one."""
+        if trainer.global_step > self._latest_update_step:
+            if self.should_update(step_idx=trainer.global_step - 1):
+                self._updates += 1
+            self._latest_update_step = trainer.global_step
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Refuse updates of the averages where no step is."""
+        if self.should_update(epoch_idx=trainer.current_epoch):
+            message = f"{type(self).__name__}.should_update(epoch_idx={trainer.current_epoch}) asks for an update"
+            raise misconfigured(message, help="averages are updated in steps: answer to step_idx, which is 0 at first")
+
+    def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+        """Put the averages in the place of the weights."""
+        if trainer.state.fn == "fit" and self._updates and self._shown is None:
+            self._shown = trainer.averaged_weights()
+            self._shown.__enter__()
+
+    def on_validation_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        """Put the weights back."""
+        self._hide()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Put the weights back."""
+        self._hide()
+
+    def _hide(self) -> None:
+        shown, self._shown = self._shown, None
+        if shown is not None:
+            shown.__exit__(None, None, None)
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many weights the averages are of; the averages themselves are in the checkpoint of the step."""
+        return {"latest_update_step": self._latest_update_step, "updates": self._updates}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from what `state_dict` has given."""
+        self._latest_update_step, self._updates = state_dict["latest_update_step"], state_dict["updates"]
+
+
+class EMAWeightAveraging(WeightAveraging):
+    """Exponential moving averages of the weights, in the compiled step: decay average + (1 - decay) weight.
+
+    They follow each `update_every_n_steps`-th update from `update_starting_at_step` on. The first average is the
+    weights after the first of these updates. They stand in for the weights in validations, and are the weights when the
+    training ends.
+
+    >>> EMAWeightAveraging(decay=0.9, update_every_n_steps=2).should_update(step_idx=3)
+    False
+
+    Raises:
+        MisconfigurationException: a decay that is not from 0 to below 1; `update_starting_at_epoch`, since averages are
+            updated in steps; another argument of PyTorch's AveragedModel.
+    """
+
+    def __init__(
+        self,
+        device: Any = None,
+        use_buffers: bool = True,
+        decay: float = 0.999,
+        update_every_n_steps: int = 1,
+        update_starting_at_step: int | None = None,
+        update_starting_at_epoch: int | None = None,
+        **kwargs: Any,
+    ):
+        super().__init__(device, use_buffers, **kwargs)
+        if not 0 <= decay < 1:
+            raise misconfigured(f"EMAWeightAveraging(decay={decay!r})", help="from 0 to below 1, as 0.999")
+        if update_every_n_steps < 1:
+            raise misconfigured(f"EMAWeightAveraging(update_every_n_steps={update_every_n_steps})", help="1 or more")
+        if update_starting_at_epoch is not None:
+            message = f"EMAWeightAveraging(update_starting_at_epoch={update_starting_at_epoch})"
+            raise misconfigured(message, help="update_starting_at_step, with the number of steps of these epochs")
+        self.decay, self.update_every_n_steps = decay, update_every_n_steps
+        self.update_starting_at_step = update_starting_at_step
+
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        """Do the averages follow the update of this number, from 0 on?"""
+        if step_idx is None or step_idx % self.update_every_n_steps:
+            return False
+        return self.update_starting_at_step is None or step_idx >= self.update_starting_at_step
+
+    def decay_at(self, updates: int) -> float:
+        """The decay for an update, where the averages are of so many weights already; 0 for none.
+
+        >>> EMAWeightAveraging(decay=0.9).decay_at(0), EMAWeightAveraging(decay=0.9).decay_at(5)
+        (0.0, 0.9)
+        """
+        return self.decay if updates else 0.0
+
+    def idle_batches(self, trainer: Any) -> float:
+        """All after the first update where each is followed; else none, since the next decay may be another one."""
+        own = type(self).should_update is not EMAWeightAveraging.should_update
+        own = own or type(self).decay_at is not EMAWeightAveraging.decay_at
+        steady = self._updates > 0 and self.update_every_n_steps == 1 and trainer.ema == self.decay
+        return math.inf if steady and not own else 0.0
