@@ -52,3 +52,10 @@ def load_state_dict(trainer: Trainer, torch: TorchOptimizers | None, state_dict:
         message = "the Trainer was not made of an optimizer of torch, and has none of its parameter groups"
         raise MXNetError(with_user_location(message, help="gluon.Trainer.from_torch(optimizer)"))
     torch.load_state_dicts(trainer, state_dict if isinstance(state_dict, (list, tuple)) else [state_dict])
+
+
+def take_states(trainer: Trainer) -> None:
+    """Make the states that the optimizers of torch hold, which have made updates themselves, those of the trainer."""
+    trainer.prepare()
+    if trainer._torch is not None:
+        trainer._torch.load_states(trainer, trainer._torch.states_of_now())

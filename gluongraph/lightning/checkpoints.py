@@ -267,7 +267,8 @@ def load_training(trainer: Any, content: Content) -> None:
             callback.load_state_dict(checkpoint["callbacks"][callback.state_key])
     for config, told in zip(trainer.lr_scheduler_configs, checkpoint["lr_schedulers"], strict=False):
         load_scheduler(config.scheduler, told)
-    trainer.metric_log.stores["train"].load(checkpoint["metrics"]["train"])
+    ended = checkpoint["loops"]["counters"]["due"] == "epoch_end"  # whose values are no part of the next epoch
+    trainer.metric_log.stores["train"].load([] if ended else checkpoint["metrics"]["train"])
     trainer.metric_log.kept = checkpoint["metrics"]["kept"]
 
 

@@ -11,11 +11,12 @@ from gluongraph.lightning.errors import misconfigured
 def default_loggers(trainer: Any, given: Any) -> list[Any]:
     """The loggers for what the argument `logger` says."""
     from gluongraph.lightning import loggers
+    from gluongraph.lightning.loggers.tensorboard import is_available
 
     if given is False or (given is None and trainer.barebones):
         return []
     if given is None or given is True:
-        kind = loggers.TensorBoardLogger if loggers.has_tensorboard() else loggers.CSVLogger
+        kind = loggers.TensorBoardLogger if is_available() else loggers.CSVLogger
         return [kind(save_dir=trainer.default_root_dir)]
     made = list(given) if isinstance(given, Iterable) else [given]
     for each in made:

@@ -4,64 +4,110 @@ from __future__ import annotations
 
 from typing import Any
 
+from gluongraph.lightning.data import sampling
+from gluongraph.lightning.data.combined import CombinedLoader, as_evaluation_loaders, as_training_loader
+from gluongraph.lightning.data.loaders import check_loader, set_epoch
+from gluongraph.lightning.data.position import EpochIterator
 from gluongraph.lightning.datamodule import LightningDataModule
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hooks import DataHooks, overrides
-from gluongraph.lightning.loops.batches import Batches
 
-KINDS = ("train", "val", "test", "predict")
+CALLS = {"train": "fit", "val": "validate", "test": "test", "predict": "predict"}
 
 
 class LoaderSource:
-    """The loaders of a run, asked for where they are needed."""
+    """The loaders of a run, asked for where they are needed, and where the training's loader is in its epoch."""
 
     def __init__(self, trainer: Any, module: Any, datamodule: Any, given: dict[str, Any]):
         self.trainer, self.module, self.datamodule, self.given = trainer, module, datamodule, given
-        self._state: Any = None
+        self._epoch: EpochIterator | None = None
+        self._saved: Any = None  # where a checkpoint was in its epoch
 
     def has(self, kind: str) -> bool:
         """Is there a loader of "train", "val", "test" or "predict"?"""
-        if self.given.get(kind) is not None:
-            return True
-        name = f"{kind}_dataloader"
-        owner = self.datamodule
-        if owner is not None and overrides(owner, name, (LightningDataModule, DataHooks)):
-            return True
-        return overrides(self.module, name, (DataHooks,))
+        return self.given.get(kind) is not None or self._owner(kind) is not None
 
-    def request(self, kind: str) -> Any:
-        """The loader, or the list of them.
-
-        Raises:
-            MisconfigurationException: there is none.
-        """
-        if self.given.get(kind) is not None:
-            return self.given[kind]
-        name = f"{kind}_dataloader"
+    def _owner(self, kind: str) -> Any:
+        """The data module or module whose hook gives the loader; None if neither has it."""
         for owner in (self.datamodule, self.module):
-            if owner is not None and overrides(owner, name, (LightningDataModule, DataHooks)):
-                made = getattr(owner, name)()
-                if made is None:
-                    raise misconfigured(f"{type(owner).__name__}.{name} gave None", help="give a loader")
-                return made
-        what = {"train": "fit", "val": "validate"}.get(kind, kind)
-        message = f"`Trainer.{what}` has no {kind} loader: neither an argument nor {name} of a module or data module"
-        raise misconfigured(message, help=f"trainer.{what}(model, loader)")
-
-    def epoch(self, loader: Any, epoch: int, limit: int | float) -> Batches:
-        """The batches of an epoch of training."""
-        sampler = getattr(loader, "sampler", None)
-        for each in (loader, sampler, getattr(sampler, "sampler", None)):
-            if hasattr(each, "set_epoch"):
-                each.set_epoch(epoch)
-        return Batches(loader, limit)
-
-    def end_epoch(self) -> None:
-        """An epoch of training is complete."""
-
-    def state(self) -> Any:
-        """Where the training's loader is, for a checkpoint."""
+            if owner is not None and overrides(owner, f"{kind}_dataloader", (LightningDataModule, DataHooks)):
+                return owner
         return None
 
+    def _request(self, kind: str) -> Any:
+        if self.given.get(kind) is not None:
+            return self.given[kind]
+        name, owner = f"{kind}_dataloader", self._owner(kind)
+        if owner is None:
+            message = f"`Trainer.{CALLS[kind]}` has no {kind} loader: no argument, and no {name} of module or data module"
+            raise misconfigured(message, help=f"trainer.{CALLS[kind]}(model, loader)")
+        made = getattr(owner, name)()
+        if made is None:
+            raise misconfigured(f"{type(owner).__name__}.{name} gave None", help="give a loader")
+        return made
+
+    def training(self) -> Any:
+        """The loader of the training; several are one that gives a batch of each.
+
+        Raises:
+            MisconfigurationException: there is none, or it is no loader.
+        """
+        trainer = self.trainer
+        passes = trainer.max_epochs != 1
+        loader = as_training_loader(self._request("train"))
+        parts = loader.flattened if isinstance(loader, CombinedLoader) else [loader]
+        for part in parts:
+            check_loader(part, "train_dataloaders", passes)
+        made = [self._prepared(part, "train") for part in parts]
+        if isinstance(loader, CombinedLoader):
+            loader.flattened = made
+            return loader
+        return made[0]
+
+    def evaluation(self, kind: str) -> list[Any]:
+        """The loaders of "val", "test" or "predict".
+
+        Raises:
+            MisconfigurationException: there is none, or one is no loader.
+        """
+        passes = kind == "val" and self.trainer.state.fn == "fit"
+        loaders = as_evaluation_loaders(self._request(kind), f"{kind}_dataloaders", passes)
+        return [self._prepared(loader, kind) for loader in loaders]
+
+    def _prepared(self, loader: Any, kind: str) -> Any:
+        """A loader as this rank reads it."""
+        trainer = self.trainer
+        if trainer.overfit_batches and kind in ("train", "val") and trainer.state.fn == "fit":
+            loader = sampling.without_shuffling(loader, kind)
+        if trainer.world_size > 1 and trainer.use_distributed_sampler:
+            shuffle = kind == "train" and not trainer.overfit_batches
+            loader = sampling.by_rank(loader, trainer.world_size, trainer.global_rank, shuffle, pad=kind != "predict")
+        sampling.seed_workers(loader, trainer.global_rank)
+        return loader
+
+    # -- where the training's loader is
+
+    def epoch(self, loader: Any, epoch: int, limit: int | float) -> EpochIterator:
+        """The batches of an epoch of training, or those that are left of it."""
+        set_epoch(loader, epoch)
+        saved, self._saved = self._saved, None
+        self._epoch = EpochIterator(loader, limit, saved)
+        return self._epoch
+
+    def state(self) -> Any:
+        """Where the training's loader is, for a checkpoint: JSON."""
+        return None if self._epoch is None else self._epoch.state_dict()
+
     def load(self, state: Any) -> None:
-        """Go on from there."""
+        """Go on from there, in the next epoch that is begun."""
+        self._saved = state
+
+    def finish_epoch(self, loader: Any, epoch: int, limit: int | float) -> None:
+        """After the checkpoint of an epoch that was complete: put generators to where they were when it was saved."""
+        if self._saved is not None:
+            self.epoch(loader, epoch, limit).restore()
+
+    def close(self) -> None:
+        """End worker processes that read ahead."""
+        if self._epoch is not None:
+            self._epoch.close()

@@ -51,6 +51,8 @@ class Run:
             raise
         finally:
             trainer.state.stage = None
+            if trainer.data is not None:
+                trainer.data.close()
 
     def _interrupted(self, error: BaseException) -> None:
         trainer = self.trainer

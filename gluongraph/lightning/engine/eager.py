@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from gluongraph import autograd
+from gluongraph.gluon.torch_trainer import take_states
 from gluongraph.lightning.batch import batch_size_of, flatten
 from gluongraph.lightning.engine.steps import loss_of
 from gluongraph.lightning.errors import misconfigured
@@ -141,7 +142,7 @@ class EagerEngine:
     def push_states(self) -> None:
         """Give the states of PyTorch's optimizers to the trainer that a checkpoint is taken from."""
         if self.torch and self.gluon_trainer is not None:
-            self.gluon_trainer.load_torch_state_dict([each.state_dict() for each in self.trainer.optimizers])
+            take_states(self.gluon_trainer)
 
     def pull_states(self) -> None:
         """Take the states of PyTorch's optimizers from the trainer that a checkpoint was put into."""

@@ -22,6 +22,7 @@ class Counters:
     logged_steps: int = 0  # the x axis of loggers: one a window of accumulated batches, whatever optimizers did
     window: int = 0  # batches accumulated since the last update
     is_last_batch: bool = False
+    due: str = ""  # what is left to be done: after on_train_batch_end, a validation, or the end of the epoch
 
     @property
     def global_step(self) -> int:
@@ -33,6 +34,8 @@ class Counters:
         return asdict(self)
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from those of a checkpoint."""
+        """Go on from those of a checkpoint. One that was saved at the end of an epoch goes on with the next."""
         for name, value in state.items():
             setattr(self, name, value)
+        if self.due == "epoch_end":
+            self.epoch, self.batch_idx, self.due = self.epoch + 1, -1, ""

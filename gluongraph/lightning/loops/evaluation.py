@@ -8,7 +8,8 @@ from typing import Any
 
 from gluongraph.lightning.batch import to_user
 from gluongraph.lightning.errors import misconfigured
-from gluongraph.lightning.loops.batches import Batches, loaders_of
+from gluongraph.lightning.data.combined import close
+from gluongraph.lightning.data.loaders import begin, num_batches
 
 
 class EvaluationLoop:
@@ -33,7 +34,8 @@ class EvaluationLoop:
         if limit == 0 or (self.kind != "predict" and not trainer.has_step(f"{self.kind}_step")):
             self.loaders, self.batches = [], []
             return
-        self.loaders, self.batches = loaders_of(trainer, self._short, limit)
+        self.loaders = trainer.data.evaluation(self._short)
+        self.batches = [trainer.agreed(num_batches(each, limit, self._short)) for each in self.loaders]
 
     @property
     def limits(self) -> list[int | float]:
@@ -155,9 +157,17 @@ def _limited(loader: Any, limit: int | float) -> Iterator[Any]:
     Raises:
         MisconfigurationException: it gives none.
     """
+    if limit <= 0:
+        return
     number = 0
-    if limit > 0:
-        for number, batch in enumerate(Batches(loader, limit), 1):  # noqa: B007
+    source = begin(loader)
+    try:
+        for batch in source:
+            number += 1
             yield batch
-        if number == 0:
-            raise misconfigured(f"the loader {type(loader).__name__} gave no batch", help="give a loader that has some")
+            if number >= limit:
+                return
+    finally:
+        close(source)
+    if number == 0:
+        raise misconfigured(f"the loader {type(loader).__name__} gave no batch", help="give a loader that has some")

@@ -9,9 +9,9 @@ from typing import Any
 
 from gluongraph.errors import warn
 from gluongraph.lightning.batch import flatten, to_user
+from gluongraph.lightning.data.loaders import num_batches
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hooks import BATCH_HOOKS
-from gluongraph.lightning.loops.batches import number_of_batches
 from gluongraph.lightning.loops.counters import Counters
 from gluongraph.lightning.loops.schedules import step_schedulers
 
@@ -37,9 +37,9 @@ class FitLoop:
         if trainer.limit_train_batches == 0:
             self.num_batches = 0
             return
-        self.loader = trainer.data.request("train")
+        self.loader = trainer.data.training()
         self._loaded_epoch = self.counters.epoch
-        self.num_batches = trainer.agreed(number_of_batches(self.loader, trainer.limit_train_batches, "train"))
+        self.num_batches = trainer.agreed(num_batches(self.loader, trainer.limit_train_batches, "train"))
         self.val_check_batch = self._val_check_batch()
         if trainer.loggers and self.num_batches < trainer.log_every_n_steps and not trainer.fast_dev_run:
             warn(
@@ -106,6 +106,8 @@ class FitLoop:
             return
         trainer.last_validation = time.monotonic()
         trainer.setup_validation()
+        if self.counters.batch_idx < 0:
+            trainer.data.finish_epoch(self.loader, self.counters.epoch, self.num_batches)
         trainer.hooks.call("on_train_start")
         while True:
             self._epoch()
@@ -124,13 +126,17 @@ class FitLoop:
         trainer.metric_log.on_step = True
         self._skip_epoch, counters.is_last_batch = False, False
         with trainer.profiler.profile("run_training_epoch"):
-            self._run_batches(batches)
+            if resumed:
+                self._resume_batch(batches)
+            if not resumed or not self._done_within():
+                self._run_batches(batches)
         if counters.batch_idx < 0 and not self._skip_epoch:
             raise misconfigured("the training loader gave no batch", help="give a loader that has some")
         self._end_epoch()
 
     def _end_epoch(self) -> None:
         trainer, counters, log = self.trainer, self.counters, self.trainer.metric_log
+        counters.due = "epoch_end"
         log.refresh(True)
         log.on_step = False
         trainer.synchronize_metrics(log.store)
@@ -143,8 +149,7 @@ class FitLoop:
         log.write(log.store.metrics(False)["log"])
         counters.logged_steps += 1
         log.store.reset()
-        counters.batch_idx = -1
-        trainer.data.end_epoch()
+        counters.batch_idx, counters.due = -1, ""
 
     def _epoch_hooks(self) -> None:
         """on_train_epoch_end sees the epoch that it ends as the current one."""
@@ -160,16 +165,14 @@ class FitLoop:
 
     # -- batches
 
-    def _run_batches(self, batches: Iterator[Any]) -> None:
+    def _run_batches(self, batches: Any) -> None:
         """Run the batches of an epoch, several in one call where nobody looks in between."""
-        trainer, counters = self.trainer, self.counters
-        source = iter(batches)
-        for batch in source:
-            many = self._joined(batch, source) if self._joins else None
-            if many is None:
+        counters = self.counters
+        for batch in batches:
+            if not self._joins or not self._joined(batch, batches):
                 counters.batch_idx += 1
                 counters.batches_seen += 1
-                counters.is_last_batch = batches.is_last  # type: ignore[attr-defined]
+                counters.is_last_batch = batches.is_last
                 self._advance(batch)
             if self._skip_epoch or self._done_within():
                 break
@@ -214,14 +217,31 @@ class FitLoop:
             step_schedulers(trainer, "step", index + 1, plateau=False)
         if self._at_last_batch:
             step_schedulers(trainer, "epoch", counters.epoch + 1, plateau=False)
+        counters.due = "batch_end"
         self._end_batch(result, batch, index)
+        self._after_batch(accumulates)
+
+    def _after_batch(self, accumulates: bool) -> None:
+        """What is due after on_train_batch_end: logging, validation, the count of steps. `counters.due` says what of it
+        is left, for checkpoints that are saved in between."""
+        counters = self.counters
+        if counters.due == "batch_end":
+            if not accumulates:
+                self._log_step()
+            counters.due = "validation"
+            if self._validates():
+                self._validate()
+        counters.due = ""
         if not accumulates:
-            self._log_step()
-        if self._validates():
-            self._validate()
-        if not accumulates:
-            step_schedulers(trainer, "step", index + 1, plateau=True)
+            step_schedulers(self.trainer, "step", counters.batch_idx + 1, plateau=True)
             counters.logged_steps += 1
+
+    def _resume_batch(self, batches: Any) -> None:
+        """Do what was left of the batch after which a checkpoint was saved."""
+        batches.restore()
+        self.counters.is_last_batch = batches.is_last
+        if self.counters.due:
+            self._after_batch(self._accumulates)
 
     def _end_batch(self, result: Any, batch: Any, index: int) -> None:
         hooks = self.trainer.hooks
@@ -297,12 +317,12 @@ class FitLoop:
                 limits.append(self.val_check_batch - 1 - number % self.val_check_batch)
         return int(min(limits)) if min(limits) < 2**31 else 2**31
 
-    def _joined(self, batch: Any, source: Iterator[Any]) -> Any:
-        """Train on this batch and those that follow in one call; None if this is no time for it."""
+    def _joined(self, batch: Any, source: Any) -> bool:
+        """Train on this batch and those that follow in one call; False if this is no time for it."""
         trainer, counters = self.trainer, self.counters
-        count = self._free()
-        if count < 2 or trainer.should_stop or trainer.transfers:
-            return None
+        count = 0 if math.isinf(self.num_batches) else self._free()
+        if count < 2 or trainer.should_stop:
+            return False
         arrays, structure = flatten(batch)
         many, kinds = [arrays], _types(arrays)
         rest: Any = None
