@@ -56,9 +56,14 @@ class Stack:
         return [
             [NDArray(part[number, ...], given.context) for part, given in zip(each, self.given[i], strict=True)]
             if isinstance(each, list)
-            else each[number, ...]
+            else _one(each, number)
             for i, each in enumerate(self.arrays)
         ]
+
+
+def _one(stack: Array, number: int) -> Any:
+    """A batch of a stack. One of float64 is an NDArray: of an array of numpy's a step would make float32."""
+    return NDArray(stack[number, ...]) if stack.dtype == np.float64 else stack[number, ...]
 
 
 def _converted(number: int, given: Any) -> Any:

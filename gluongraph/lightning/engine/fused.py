@@ -96,8 +96,7 @@ class FusedEngine:
         function = self.function
         if structure != function.structure:
             function.structure = structure
-        stacked = [np.stack(each) for each in zip(*batches, strict=True)]
-        made = self.step(*stacked)
+        made = self.step(*[_stacked(each) for each in zip(*batches, strict=True)])
         function.note(batches[0], structure)
         return made  # type: ignore[no-any-return]
 
@@ -121,3 +120,9 @@ class EvaluationEngine:
         result = step.predict(*arrays)
         function.note(arrays, structure)
         return result
+
+
+def _stacked(arrays: Sequence[Any]) -> Any:
+    """Arrays of one type along a new first axis. (Of numpy's float64 a step makes float32, of an NDArray's it does not.)"""
+    made = np.stack([a.asnumpy() if isinstance(a, NDArray) else a for a in arrays])
+    return NDArray(made) if made.dtype == np.float64 and isinstance(arrays[0], NDArray) else made

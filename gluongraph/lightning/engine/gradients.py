@@ -34,8 +34,10 @@ def shown_in_tensors(module: Any, steps: Any, gradients: Mapping[str, Array]) ->
 @contextmanager
 def shown_in_parameters(trainer: Any, gradients: Mapping[str, Array]) -> Iterator[None]:
     """Within: `Parameter.grad()` has these gradients; what is there afterwards is copied back."""
+    leaves = {name: trainer.replica(name)._leaf for name in gradients}
     for name, gradient in gradients.items():
-        trainer.replica(name).grad[:] = gradient
+        leaves[name].grad.storage.write(gradient)
+        leaves[name].spent = False
     yield
     for name, gradient in gradients.items():
-        gradient[...] = trainer.replica(name).grad.asnumpy()
+        gradient[...] = leaves[name].grad.asnumpy()

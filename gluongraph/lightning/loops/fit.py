@@ -323,11 +323,11 @@ class FitLoop:
         count = 0 if math.isinf(self.num_batches) else self._free()
         if count < 2 or trainer.should_stop:
             return False
-        arrays, structure = flatten(batch)
+        arrays, structure = flatten(trainer.transfer(batch, 0))
         many, kinds = [arrays], _types(arrays)
         rest: Any = None
         for following in source:
-            arrays, other = flatten(following)
+            arrays, other = flatten(trainer.transfer(following, 0))
             if other != structure or _types(arrays) != kinds:
                 rest = following
                 break
