@@ -14,14 +14,18 @@ from gluongraph.context import SHARED
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import CompileError
 from gluongraph.ir.entry_point import Arg, Collective, Program
+from gluongraph.runtime.communicator import shared_memory
 from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.base import Communicator, Work
+from gluongraph.runtime.communicator.shared_memory import SharedArray
+from gluongraph.runtime.table import address_of
 from gluongraph.storage import aligned
 
 Array = np.ndarray[Any, Any]
 Address = Callable[[int], int]  # of the argument at a position
 Gaps = Sequence[tuple[int, int]]  # (first byte, bytes)
 Start = Callable[[Communicator], Work | None]
+Move = Callable[[int, int], None]  # the argument at a position to an address
 
 
 class Views(Protocol):
@@ -77,22 +81,27 @@ class Segments:
         scalars: Scalars,
         views: Views | None = None,
         connect: Callable[[], Communicator] | None = None,
+        move: Move | None = None,
     ):
         """`views` of the arguments' memory are what the communicator takes that `connect` returns; by default it is
         `communicator`, with numpy arrays. `connect` is called when all ranks have agreed for the first time: one that
-        has failed to compile the program would not take part."""
+        has failed to compile the program would not take part. With `move`, scratch memory of sums is moved to where
+        the ranks of a host share it."""
         self.program, self.communicator = program, communicator
         self.connected: Communicator | None = None  # what `connect` has returned
         self._views = HostViews() if views is None else views
         self._connect: Callable[[], Communicator] = connect or (lambda: communicator)
         self._agreement = Agreement(communicator, text, scalars)
         self._segments = segments
+        self._move = move  # None: nothing is to be moved, or it has been
+        self._shared: dict[int, SharedArray] = {}  # by number of the collective
         self.collectives: list[Callable[[], None]] = []  # as functions that complete them
         self._steps: list[tuple[str, Any]] = []
 
     def bind(self, address: Address) -> None:
         """Look up the memory of the collectives, which has been bound to the arguments."""
-        started = [self._call(collective, address) for collective in self.program.collectives]
+        self._address = address
+        started = [self._call(number, address) for number in range(len(self.program.collectives))]
         self.collectives = [partial(self._complete, start) for start in started]
         waits = {number for what, number in self.program.steps if what == "wait"}
         assert waits == set(range(len(started)))
@@ -100,6 +109,11 @@ class Segments:
             (what, self._segments[number] if what == "run" else (number, started[number]))
             for what, number in self.program.steps
         ]
+
+    @property
+    def shared(self) -> list[SharedArray]:
+        """The sums in memory that the ranks of this host share."""
+        return list(self._shared.values())
 
     def __call__(self, refused: Callable[[], bool]) -> bool:
         """Run once. Returns False, having changed nothing, if `refused` says after a segment that the batch cannot be
@@ -110,7 +124,8 @@ class Segments:
         """
         works: dict[int, Work | None] = {}
         compared = False
-        for what, step in self._steps:
+        for index in range(len(self._steps)):
+            what, step = self._steps[index]
             if what == "run":
                 step()
             elif what == "start":
@@ -118,6 +133,9 @@ class Segments:
                     compared = True
                     if not self._agreement(refused()):
                         return False
+                    if self._move is not None:
+                        self._share(self._move)
+                        what, step = self._steps[index]
                 number, start = step
                 works[number] = start(self._others())
             elif (work := works[step[0]]) is not None:
@@ -133,8 +151,39 @@ class Segments:
         if (work := start(self._others())) is not None:
             work.wait()
 
-    def _call(self, collective: Collective, address: Address) -> Start:
+    def _share(self, move: Move) -> None:
+        """Have the ranks of a host share the memory of blocking sums, with what is in it. All ranks call this."""
+        self._move = None
+        args, ranks = self.program.args, self.communicator.size
+        wanted = {n: flat_bytes(c, args, ranks) for n, c in enumerate(self.program.collectives) if self._shareable(c)}
+        memory = self._others().shared_memory(sum(map(aligned, wanted.values()))) if wanted else None
+        if memory is None:
+            return
+        start = 0
+        for number, nbytes in wanted.items():
+            collective = self.program.collectives[number]
+            before = self._views.flat(self._first(collective, self._address), nbytes, "u8")
+            shared = memory.array(start, nbytes, numpy_dtype(args[collective.flat[0]].dtype))
+            shared.own.view(np.uint8)[:] = before
+            at = address_of(shared.own)
+            for position in collective.flat:
+                move(position, at)
+                at += aligned(args[position].nbytes)
+            self._shared[number] = shared
+            start += aligned(nbytes)
+        self.bind(self._address)
+
+    def _shareable(self, collective: Collective) -> bool:
+        """Is it a sum that is waited for at once, of arrays that lie in scratch memory?"""
+        args = [self.program.args[position] for position in collective.flat]
+        summed = collective.op == "all_reduce" and numpy_dtype(args[0].dtype) in shared_memory.DTYPES
+        return summed and all(arg.space == "scratch" for arg in args) and not self._overlaps(collective)
+
+    def _call(self, number: int, address: Address) -> Start:
         """Return the call of a communicator, on views of the memory."""
+        if (shared := self._shared.get(number)) is not None:
+            return lambda communicator: shared.allreduce()
+        collective = self.program.collectives[number]
         args, ranks = self.program.args, self.communicator.size
         dtype = args[collective.flat[0]].dtype
         start = self._first(collective, address)
