@@ -85,8 +85,8 @@ class Segments:
     ):
         """`views` of the arguments' memory are what the communicator takes that `connect` returns; by default it is
         `communicator`, with numpy arrays. `connect` is called when all ranks have agreed for the first time: one that
-        has failed to compile the program would not take part. With `move`, scratch memory of sums is moved to where
-        the ranks of a host share it."""
+        has failed to compile the program would not take part. With `move`, scratch memory of collectives is moved to
+        where the ranks of a host share it."""
         self.program, self.communicator = program, communicator
         self.connected: Communicator | None = None  # what `connect` has returned
         self._views = HostViews() if views is None else views
@@ -112,7 +112,7 @@ class Segments:
 
     @property
     def shared(self) -> list[SharedArray]:
-        """The sums in memory that the ranks of this host share."""
+        """What collectives use of the memory that the ranks of this host share."""
         return list(self._shared.values())
 
     def __call__(self, refused: Callable[[], bool]) -> bool:
@@ -152,58 +152,84 @@ class Segments:
             work.wait()
 
     def _share(self, move: Move) -> None:
-        """Have the ranks of a host share the memory of blocking sums, with what is in it. All ranks call this."""
+        """Have the ranks of a host share the memory of collectives, with what is in it. All ranks call this."""
         self._move = None
-        args, ranks = self.program.args, self.communicator.size
-        wanted = {n: flat_bytes(c, args, ranks) for n, c in enumerate(self.program.collectives) if self._shareable(c)}
-        memory = self._others().shared_memory(sum(map(aligned, wanted.values()))) if wanted else None
+        moved, gathers = self._shareable()
+        staging = max((self._shard_bytes(number) for number in gathers), default=0)
+        total = sum(map(aligned, [staging, *moved.values()])) if moved or gathers else 0
+        memory = self._others().shared_memory(total) if total else None
         if memory is None:
             return
-        start = 0
-        for number, nbytes in wanted.items():
-            collective = self.program.collectives[number]
-            before = self._views.flat(self._first(collective, self._address), nbytes, "u8")
-            shared = memory.array(start, nbytes, numpy_dtype(args[collective.flat[0]].dtype))
+        for number in gathers:  # one after another in the same place
+            self._shared[number] = memory.array(0, self._shard_bytes(number), np.dtype(np.uint8))
+        start = aligned(staging)
+        for number, nbytes in moved.items():
+            flat = self.program.collectives[number].flat
+            args = [self.program.args[position] for position in flat]
+            before = self._views.flat(self._first(self.program.collectives[number], self._address), nbytes, "u8")
+            shared = self._shared[number] = memory.array(start, nbytes, numpy_dtype(args[0].dtype))
             shared.own.view(np.uint8)[:] = before
             at = address_of(shared.own)
-            for position in collective.flat:
+            for position, arg in zip(flat, args, strict=True):
                 move(position, at)
-                at += aligned(args[position].nbytes)
-            self._shared[number] = shared
+                at += aligned(arg.nbytes)
             start += aligned(nbytes)
         self.bind(self._address)
 
-    def _shareable(self, collective: Collective) -> bool:
-        """Is it a sum that is waited for at once, of arrays that lie in scratch memory?"""
-        args = [self.program.args[position] for position in collective.flat]
-        summed = collective.op == "all_reduce" and numpy_dtype(args[0].dtype) in shared_memory.DTYPES
-        return summed and all(arg.space == "scratch" for arg in args) and not self._overlaps(collective)
+    def _shareable(self) -> tuple[dict[int, int], list[int]]:
+        """Return the collectives whose flat memory is to be shared, with its bytes, and those that gather.
+
+        Sums are shared that are waited for at once, of arrays in scratch memory. Of several that scatter none is: they
+        follow one another in little scratch memory, and would not in what is shared."""
+        args, ranks = self.program.args, self.communicator.size
+        every = list(enumerate(self.program.collectives))
+        scatters = sum(collective.op == "reduce_scatter" for _, collective in every)
+        moved = {}
+        for number, collective in every:
+            members = [args[position] for position in collective.flat]
+            added = numpy_dtype(members[0].dtype) in shared_memory.DTYPES and not self._overlaps(collective)
+            wanted = collective.op == "all_reduce" or (collective.op == "reduce_scatter" and scatters == 1)
+            if wanted and added and all(arg.space == "scratch" for arg in members):
+                moved[number] = flat_bytes(collective, args, ranks)
+        return moved, [number for number, collective in every if collective.op == "all_gather"]
+
+    def _shard_bytes(self, number: int) -> int:
+        """Return the bytes of one rank's part of what a collective scatters or gathers."""
+        collective = self.program.collectives[number]
+        return collective.shard * DTYPES[self.program.args[collective.flat[0]].dtype].nbytes
 
     def _call(self, number: int, address: Address) -> Start:
         """Return the call of a communicator, on views of the memory."""
-        if (shared := self._shared.get(number)) is not None:
-            return lambda communicator: shared.allreduce()
         collective = self.program.collectives[number]
         args, ranks = self.program.args, self.communicator.size
         dtype = args[collective.flat[0]].dtype
         start = self._first(collective, address)
         length = flat_bytes(collective, args, ranks)
         flat = self._views.flat(start, length, dtype)
+        shared = self._shared.get(number)
         if collective.op == "all_reduce":
+            if shared is not None:
+                return lambda communicator: shared.allreduce()
             if ranks > 1 and self._overlaps(collective):
                 return lambda communicator: communicator.start_allreduce(flat)
             return lambda communicator: communicator.allreduce(flat)
         (other,) = collective.reads if collective.op == "all_gather" else collective.writes
         shard = self._views.flat(address(other), collective.shard * DTYPES[dtype].nbytes, dtype)
         if collective.op == "all_gather":
+            if shared is not None:
+                source, target = shard.view(np.uint8), flat.view(np.uint8)
+                return lambda communicator: shared.allgather(source, target)
             return lambda communicator: communicator.allgather(shard, flat)
-        if not (gaps := self._gaps(collective, length)):
-            return lambda communicator: communicator.reduce_scatter(flat, shard)
-        clear = self._views.clearing(start, gaps)
+        gaps = self._gaps(collective, length)
+        clear = self._views.clearing(start, gaps) if gaps else None
 
         def reduce_scatter(communicator: Communicator) -> None:
-            clear()  # what lies between the arrays would be summed as well
-            communicator.reduce_scatter(flat, shard)
+            if clear is not None:
+                clear()  # what lies between the arrays would be summed as well
+            if shared is not None:
+                shared.reduce_scatter(shard)
+            else:
+                communicator.reduce_scatter(flat, shard)
 
         return reduce_scatter
 

@@ -89,8 +89,8 @@ class Communicator(ABC):
         """Start `allreduce`; this process may compute meanwhile."""
 
     def shared_memory(self, nbytes: int) -> SharedMemory | None:
-        """Return memory in which arrays of all ranks are added faster than by `allreduce`; None where there is none, on
-        all ranks. All of them call this with the same number of bytes. Callers that take turns get the same memory."""
+        """Return memory in which collectives of all ranks are faster than by messages; None where there is none, on all
+        ranks. All of them call this with the same number of bytes. Callers that take turns get the same memory."""
         return None
 
     @abstractmethod

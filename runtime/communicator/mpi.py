@@ -172,8 +172,8 @@ class MpiCommunicator(Communicator):
         return background.start(run)
 
     def shared_memory(self, nbytes: int) -> SharedMemory | None:
-        """Return memory in which arrays of all ranks are added faster than by `allreduce`; None where there is none, on
-        all ranks: they are on several hosts, one of them has too little memory for files in memory, or the job is to go
+        """Return memory in which collectives of all ranks are faster than by messages; None where there is none, on all
+        ranks: they are on several hosts, one of them has too little memory for files in memory, or the job is to go
         on without lost ranks."""
         if self.local_size < self.size or self.size == 1 or fault_tolerant():
             return None
@@ -185,7 +185,7 @@ class MpiCommunicator(Communicator):
         if not possible[0]:
             return None
         with self._collective("shared_memory"):
-            self._shared = SharedMemory(self.raw, self._mpi, nbytes, self._in_allreduce)
+            self._shared = SharedMemory(self.raw, self._mpi, nbytes, self._collective)
         return self._shared
 
     def reduce_scatter(self, source: Any, target: Any) -> None:

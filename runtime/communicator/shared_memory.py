@@ -1,4 +1,4 @@
-"""Sums over the ranks of one host, in memory that all of them reach: a window of MPI's.
+"""Collectives between the ranks of one host, in memory that all of them reach: a window of MPI's.
 
 Through messages, a sum of 2 MiB over two ranks copies each array into shared memory and out of it again. Arrays that
 lie in a window are added where they are. Every rank adds one part of the arrays of all ranks, in the order of ranks,
@@ -12,6 +12,7 @@ go on without lost ranks have no such memory: Open MPI says that its windows are
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from gluongraph.storage import ALIGNMENT, Array, aligned
 if TYPE_CHECKING:
     from mpi4py import MPI
 
+Inside = Callable[[str], AbstractContextManager[None]]
 DTYPES = (np.dtype(np.float32), np.dtype(np.float64))  # what is added in shared memory
 SWITCH = "GG_SHARED_MEMORY"  # "0" on any rank: sums go through messages
 _FOLDER = "/dev/shm"  # where MPI libraries make windows on Linux
@@ -33,10 +35,11 @@ class SharedMemory:
     """So many bytes of each rank of a host, to which all of them have access. It is never freed: that would be a
     collective, and nobody knows when the last rank has forgotten its arrays."""
 
-    def __init__(self, raw: MPI.Intracomm, mpi: Any, nbytes: int, inside: AbstractContextManager[None]) -> None:
-        """All ranks of the communicator call this, which are on one host. A rank is `inside` while it waits."""
-        self.nbytes = nbytes
-        self.rank, self._barrier, self._inside = raw.rank, raw.Barrier, inside
+    def __init__(self, raw: MPI.Intracomm, mpi: Any, nbytes: int, inside: Inside) -> None:
+        """All ranks of the communicator call this, which are on one host. A rank waits `inside` a collective, by its
+        name."""
+        self.nbytes, self.inside = nbytes, inside
+        self.rank, self._barrier = raw.rank, raw.Barrier
         size = -(-(nbytes + ALIGNMENT) // _PAGE) * _PAGE
         window = mpi.Win.Allocate_shared(size, 1, comm=raw)
         window.Lock_all(mpi.MODE_NOCHECK)
@@ -48,6 +51,7 @@ class SharedMemory:
 
     def array(self, start: int, nbytes: int, dtype: np.dtype[Any]) -> SharedArray:
         """Return the bytes from `start` on, an aligned offset, of every rank."""
+        assert start + nbytes <= self.nbytes
         return SharedArray(self, [part[start : start + nbytes].view(dtype) for part in self._parts])
 
     def wait(self) -> None:
@@ -56,24 +60,21 @@ class SharedMemory:
         self._barrier()
         self._sync()
 
-    def collective(self) -> AbstractContextManager[None]:
-        """What a rank is inside of while it takes part in a sum."""
-        return self._inside
-
 
 class SharedArray:
-    """An array of each rank in shared memory; `own` is that of this rank, which only it touches between two sums."""
+    """An array of each rank in shared memory; `own` is that of this rank, which no other touches between collectives.
+    All ranks call the same methods."""
 
     def __init__(self, memory: SharedMemory, arrays: list[Array]) -> None:
         self._memory = memory
-        self.own = arrays[memory.rank]
-        others = [array for rank, array in enumerate(arrays) if rank != memory.rank]
+        self._arrays, self.own = arrays, arrays[memory.rank]
+        self._others = [array for rank, array in enumerate(arrays) if rank != memory.rank]
         size, ranks = self.own.size, len(arrays)
-        step = _BLOCK // self.own.itemsize
+        step = max(1, _BLOCK // self.own.itemsize)
         first, last = (size * number // ranks for number in (memory.rank, memory.rank + 1))
         # What this rank adds, block by block: the arrays of all ranks in their order, its own, those of the others.
         self._blocks = [
-            ([array[start:end] for array in arrays], self.own[start:end], [array[start:end] for array in others])
+            ([array[start:end] for array in arrays], self.own[start:end], [array[start:end] for array in self._others])
             for start in range(first, last, step)
             for end in [min(start + step, last)]
         ]
@@ -81,7 +82,7 @@ class SharedArray:
 
     def allreduce(self) -> None:
         """Replace the array by the sum of those of all ranks: the same bits on every rank."""
-        with self._memory.collective():
+        with self._memory.inside("allreduce"):
             self._memory.wait()
             with np.errstate(all="ignore"):
                 for terms, own, others in self._blocks:
@@ -90,8 +91,34 @@ class SharedArray:
                         np.copyto(other, own)
             self._memory.wait()
 
+    def reduce_scatter(self, target: Array) -> None:
+        """Write part number `rank` of the sum over ranks to `target`. The array has as many such parts as there are
+        ranks."""
+        with self._memory.inside("reduce_scatter"):
+            self._memory.wait()
+            at = 0
+            with np.errstate(all="ignore"):
+                for terms, own, _ in self._blocks:
+                    self._add(terms, target[at : at + own.size])
+                    at += own.size
+            self._memory.wait()
+
+    def allgather(self, source: Array, target: Array) -> None:
+        """Write the sources of all ranks, of the array's size, to `target`, one after the other. `source` may be the
+        rank's own part of it. The array is where they are for a moment."""
+        size, first = self.own.size, self._memory.rank * self.own.size
+        with self._memory.inside("allgather"):
+            np.copyto(self.own, source)
+            if source.ctypes.data != target.ctypes.data + first * target.itemsize:
+                np.copyto(target[first : first + size], source)
+            self._memory.wait()
+            for rank, array in enumerate(self._arrays):
+                if rank != self._memory.rank:
+                    np.copyto(target[rank * size : (rank + 1) * size], array)
+            self._memory.wait()
+
     def _add(self, terms: list[Array], total: Array) -> None:
-        """Write ((0 + 1) + 2) + ... to the total, which is one of the terms."""
+        """Write ((0 + 1) + 2) + ... to the total, which may be one of the terms."""
         if len(terms) == 2:
             np.add(terms[0], terms[1], out=total)
             return

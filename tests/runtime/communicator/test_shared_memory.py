@@ -43,6 +43,29 @@ def check_sums() -> None:
         assert array.own.ctypes.data % 64 == 0
 
 
+def check_scatter_and_gather() -> None:
+    """Each rank has its part of the sum, in the order of ranks; parts are gathered, also in place."""
+    c = world()
+    memory = c.shared_memory(8 * c.size * max(SIZES))
+    assert memory is not None
+    for dtype, size in itertools.product(shared_memory.DTYPES, SIZES):
+        array, target = memory.array(0, c.size * size * dtype.itemsize, dtype), np.empty(size, dtype)
+        array.own[:] = data(c.rank, c.size * size, dtype)
+        array.reduce_scatter(target)
+        whole = reduce(np.add, [data(rank, c.size * size, dtype) for rank in range(c.size)])
+        part = slice(c.rank * size, (c.rank + 1) * size)
+        assert target.tobytes() == whole[part].tobytes(), (dtype, size)
+        assert array.own.tobytes() == data(c.rank, c.size * size, dtype).tobytes()
+
+        staging, gathered = memory.array(0, size * dtype.itemsize, dtype), np.zeros(c.size * size, dtype)
+        staging.allgather(target, gathered)
+        assert gathered.tobytes() == whole.tobytes(), (dtype, size)
+        gathered[:] = 0
+        gathered[part] = target
+        staging.allgather(gathered[part], gathered)
+        assert gathered.tobytes() == whole.tobytes(), (dtype, size)
+
+
 def check_several_arrays() -> None:
     """Arrays in one memory are summed by themselves."""
     c = world()
@@ -107,6 +130,7 @@ def check_groups() -> None:
 
 CHECKS: list[Callable[[], None]] = [
     check_sums,
+    check_scatter_and_gather,
     check_several_arrays,
     check_values_that_are_not_finite,
     check_memory_is_kept,
