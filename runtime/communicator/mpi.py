@@ -34,7 +34,7 @@ from gluongraph.runtime.communicator.background import Background
 from gluongraph.runtime.communicator.base import CommunicationError, Communicator, PeerLost, Work
 from gluongraph.runtime.communicator.mpi_reductions import MpiReductions, address, pieces
 from gluongraph.runtime.communicator.reduce16 import Array, bits
-from gluongraph.runtime.communicator.shared_memory import SharedMemory, has_room
+from gluongraph.runtime.communicator.shared_memory import SharedMemory, has_room, is_allowed
 from gluongraph.runtime.communicator.supervision import fault_tolerant, note_loss, supervise, supervised
 
 if TYPE_CHECKING:
@@ -177,15 +177,16 @@ class MpiCommunicator(Communicator):
         on without lost ranks."""
         if self.local_size < self.size or self.size == 1 or fault_tolerant():
             return None
-        if self._shared is not None and self._shared.nbytes >= nbytes:
-            return self._shared
-        nbytes = max(nbytes, 2 * self._shared.nbytes if self._shared is not None else 0)
-        possible = np.array([has_room(nbytes, self.size)], np.int64)
+        kept = self._shared
+        larger = nbytes if kept is None else max(nbytes, 2 * kept.nbytes)
+        fits = kept is not None and kept.nbytes >= nbytes
+        possible = np.array([is_allowed() and (fits or has_room(larger, self.size))], np.int64)
         self.allreduce(possible, "min")
         if not possible[0]:
             return None
-        with self._collective("shared_memory"):
-            self._shared = SharedMemory(self.raw, self._mpi, nbytes, self._collective)
+        if not fits:
+            with self._collective("shared_memory"):
+                self._shared = SharedMemory(self.raw, self._mpi, larger, self._collective)
         return self._shared
 
     def reduce_scatter(self, source: Any, target: Any) -> None:

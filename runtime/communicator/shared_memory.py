@@ -129,13 +129,16 @@ class SharedArray:
         np.add(partial, terms[-1], out=total)
 
 
+def is_allowed() -> bool:
+    """Has nobody switched it off for this process?"""
+    return os.environ.get(SWITCH, "1").strip() != "0"
+
+
 def has_room(nbytes: int, ranks: int) -> bool:
-    """May this process have a window, and is there memory for one of so many bytes of each of so many ranks?
+    """Is there memory for a window of so many bytes of each of so many ranks?
 
     A file system in memory gives out pages when they are written to, and kills who writes to more than there are.
     """
-    if os.environ.get(SWITCH, "1").strip() == "0":
-        return False
     try:
         found = os.statvfs(_FOLDER)
     except (AttributeError, OSError):
