@@ -8,7 +8,7 @@ one       one process, a thread for each rank, the whole batch
 ranks     `kvstore="dist_sync"`, one thread for each rank, the batch divided among them
 zero1     the same with `strategy="zero1"`, each rank updating its share of the parameters
 apart     the same processes without communication: what the computation takes while all of them run
-own, raw  an allreduce of the gradients' bytes by the communicator, and by mpi4py itself on the same buffer
+own, raw  an allreduce of the gradients' bytes as a step makes it, and by mpi4py itself on a buffer of the same size
 ddp       PyTorch's DistributedDataParallel over Gloo, same model, ranks and threads (where torch is installed)
 
 `scaling` is one / ranks; `overhead` is what `ranks` takes beyond `apart` and `own`, of `ranks`.
@@ -95,6 +95,9 @@ def allreduce(nbytes: int, raw: bool) -> Callable[[], Any]:
 
     communicator, array = world(), np.zeros(nbytes // 4, np.float32)
     if not raw:
+        memory = communicator.shared_memory(array.nbytes)
+        if memory is not None:
+            return memory.array(0, array.nbytes, array.dtype).allreduce
         return lambda: communicator.allreduce(array)
     try:
         from mpi4py import MPI

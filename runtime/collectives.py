@@ -14,14 +14,18 @@ from gluongraph.context import SHARED
 from gluongraph.dtypes import DTYPES, numpy_dtype
 from gluongraph.errors import CompileError
 from gluongraph.ir.entry_point import Arg, Collective, Program
+from gluongraph.runtime.communicator import shared_memory
 from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.base import Communicator, Work
+from gluongraph.runtime.communicator.shared_memory import SharedArray
+from gluongraph.runtime.table import address_of
 from gluongraph.storage import aligned
 
 Array = np.ndarray[Any, Any]
 Address = Callable[[int], int]  # of the argument at a position
 Gaps = Sequence[tuple[int, int]]  # (first byte, bytes)
 Start = Callable[[Communicator], Work | None]
+Move = Callable[[int, int], None]  # the argument at a position to an address
 
 
 class Views(Protocol):
@@ -77,22 +81,27 @@ class Segments:
         scalars: Scalars,
         views: Views | None = None,
         connect: Callable[[], Communicator] | None = None,
+        move: Move | None = None,
     ):
         """`views` of the arguments' memory are what the communicator takes that `connect` returns; by default it is
         `communicator`, with numpy arrays. `connect` is called when all ranks have agreed for the first time: one that
-        has failed to compile the program would not take part."""
+        has failed to compile the program would not take part. With `move`, scratch memory of collectives is moved to
+        where the ranks of a host share it."""
         self.program, self.communicator = program, communicator
         self.connected: Communicator | None = None  # what `connect` has returned
         self._views = HostViews() if views is None else views
         self._connect: Callable[[], Communicator] = connect or (lambda: communicator)
         self._agreement = Agreement(communicator, text, scalars)
         self._segments = segments
+        self._move = move  # None: nothing is to be moved, or it has been
+        self._shared: dict[int, SharedArray] = {}  # by number of the collective
         self.collectives: list[Callable[[], None]] = []  # as functions that complete them
         self._steps: list[tuple[str, Any]] = []
 
     def bind(self, address: Address) -> None:
         """Look up the memory of the collectives, which has been bound to the arguments."""
-        started = [self._call(collective, address) for collective in self.program.collectives]
+        self._address = address
+        started = [self._call(number, address) for number in range(len(self.program.collectives))]
         self.collectives = [partial(self._complete, start) for start in started]
         waits = {number for what, number in self.program.steps if what == "wait"}
         assert waits == set(range(len(started)))
@@ -100,6 +109,11 @@ class Segments:
             (what, self._segments[number] if what == "run" else (number, started[number]))
             for what, number in self.program.steps
         ]
+
+    @property
+    def shared(self) -> list[SharedArray]:
+        """What collectives use of the memory that the ranks of this host share."""
+        return list(self._shared.values())
 
     def __call__(self, refused: Callable[[], bool]) -> bool:
         """Run once. Returns False, having changed nothing, if `refused` says after a segment that the batch cannot be
@@ -110,7 +124,8 @@ class Segments:
         """
         works: dict[int, Work | None] = {}
         compared = False
-        for what, step in self._steps:
+        for index in range(len(self._steps)):
+            what, step = self._steps[index]
             if what == "run":
                 step()
             elif what == "start":
@@ -118,6 +133,9 @@ class Segments:
                     compared = True
                     if not self._agreement(refused()):
                         return False
+                    if self._move is not None:
+                        self._share(self._move)
+                        what, step = self._steps[index]
                 number, start = step
                 works[number] = start(self._others())
             elif (work := works[step[0]]) is not None:
@@ -133,28 +151,85 @@ class Segments:
         if (work := start(self._others())) is not None:
             work.wait()
 
-    def _call(self, collective: Collective, address: Address) -> Start:
+    def _share(self, move: Move) -> None:
+        """Have the ranks of a host share the memory of collectives, with what is in it. All ranks call this."""
+        self._move = None
+        moved, gathers = self._shareable()
+        staging = max((self._shard_bytes(number) for number in gathers), default=0)
+        total = sum(map(aligned, [staging, *moved.values()])) if moved or gathers else 0
+        memory = self._others().shared_memory(total) if total else None
+        if memory is None:
+            return
+        for number in gathers:  # one after another in the same place
+            self._shared[number] = memory.array(0, self._shard_bytes(number), np.dtype(np.uint8))
+        start = aligned(staging)
+        for number, nbytes in moved.items():
+            flat = self.program.collectives[number].flat
+            args = [self.program.args[position] for position in flat]
+            before = self._views.flat(self._first(self.program.collectives[number], self._address), nbytes, "u8")
+            shared = self._shared[number] = memory.array(start, nbytes, numpy_dtype(args[0].dtype))
+            shared.own.view(np.uint8)[:] = before
+            at = address_of(shared.own)
+            for position, arg in zip(flat, args, strict=True):
+                move(position, at)
+                at += aligned(arg.nbytes)
+            start += aligned(nbytes)
+        self.bind(self._address)
+
+    def _shareable(self) -> tuple[dict[int, int], list[int]]:
+        """Return the collectives whose flat memory is to be shared, with its bytes, and those that gather.
+
+        Sums are shared that are waited for at once, of arrays in scratch memory. Of several that scatter none is: they
+        follow one another in little scratch memory, and would not in what is shared."""
+        args, ranks = self.program.args, self.communicator.size
+        every = list(enumerate(self.program.collectives))
+        scatters = sum(collective.op == "reduce_scatter" for _, collective in every)
+        moved = {}
+        for number, collective in every:
+            members = [args[position] for position in collective.flat]
+            added = numpy_dtype(members[0].dtype) in shared_memory.DTYPES and not self._overlaps(collective)
+            wanted = collective.op == "all_reduce" or (collective.op == "reduce_scatter" and scatters == 1)
+            if wanted and added and all(arg.space == "scratch" for arg in members):
+                moved[number] = flat_bytes(collective, args, ranks)
+        return moved, [number for number, collective in every if collective.op == "all_gather"]
+
+    def _shard_bytes(self, number: int) -> int:
+        """Return the bytes of one rank's part of what a collective scatters or gathers."""
+        collective = self.program.collectives[number]
+        return collective.shard * DTYPES[self.program.args[collective.flat[0]].dtype].nbytes
+
+    def _call(self, number: int, address: Address) -> Start:
         """Return the call of a communicator, on views of the memory."""
+        collective = self.program.collectives[number]
         args, ranks = self.program.args, self.communicator.size
         dtype = args[collective.flat[0]].dtype
         start = self._first(collective, address)
         length = flat_bytes(collective, args, ranks)
         flat = self._views.flat(start, length, dtype)
+        shared = self._shared.get(number)
         if collective.op == "all_reduce":
+            if shared is not None:
+                return lambda communicator: shared.allreduce()
             if ranks > 1 and self._overlaps(collective):
                 return lambda communicator: communicator.start_allreduce(flat)
             return lambda communicator: communicator.allreduce(flat)
         (other,) = collective.reads if collective.op == "all_gather" else collective.writes
         shard = self._views.flat(address(other), collective.shard * DTYPES[dtype].nbytes, dtype)
         if collective.op == "all_gather":
+            if shared is not None:
+                source, target = shard.view(np.uint8), flat.view(np.uint8)
+                return lambda communicator: shared.allgather(source, target)
             return lambda communicator: communicator.allgather(shard, flat)
-        if not (gaps := self._gaps(collective, length)):
-            return lambda communicator: communicator.reduce_scatter(flat, shard)
-        clear = self._views.clearing(start, gaps)
+        gaps = self._gaps(collective, length)
+        clear = self._views.clearing(start, gaps) if gaps else None
 
         def reduce_scatter(communicator: Communicator) -> None:
-            clear()  # what lies between the arrays would be summed as well
-            communicator.reduce_scatter(flat, shard)
+            if clear is not None:
+                clear()  # what lies between the arrays would be summed as well
+            if shared is not None:
+                shared.reduce_scatter(shard)
+            else:
+                communicator.reduce_scatter(flat, shard)
 
         return reduce_scatter
 

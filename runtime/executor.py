@@ -66,7 +66,8 @@ class Executor:
         if program.steps:
             from gluongraph.runtime.communicator.environment import world  # a process of its own has no collectives
 
-            self._segments = Segments(runs, program, world(), text, Scalars(program, self._scalars))
+            scalars = Scalars(program, self._scalars)
+            self._segments = Segments(runs, program, world(), text, scalars, move=self.table.point)
         self._run, self._repeated = runs[0], repeated
         self._inputs = program.positions("input")
         outputs = dict(program.positions("output"))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gluongraph.errors import MXNetError
+
+if TYPE_CHECKING:
+    from gluongraph.runtime.communicator.shared_memory import SharedMemory
 
 REDUCTIONS = ("sum", "max", "min")
 
@@ -84,6 +87,11 @@ class Communicator(ABC):
     @abstractmethod
     def start_allreduce(self, array: Any, op: str = "sum") -> Work:
         """Start `allreduce`; this process may compute meanwhile."""
+
+    def shared_memory(self, nbytes: int) -> SharedMemory | None:
+        """Return memory in which collectives of all ranks are faster than by messages; None where there is none, on all
+        ranks. All of them call this with the same number of bytes. Callers that take turns get the same memory."""
+        return None
 
     @abstractmethod
     def reduce_scatter(self, source: Any, target: Any) -> None:

@@ -34,6 +34,7 @@ from gluongraph.runtime.communicator.background import Background
 from gluongraph.runtime.communicator.base import CommunicationError, Communicator, PeerLost, Work
 from gluongraph.runtime.communicator.mpi_reductions import MpiReductions, address, pieces
 from gluongraph.runtime.communicator.reduce16 import Array, bits
+from gluongraph.runtime.communicator.shared_memory import SharedMemory, has_room, is_allowed
 from gluongraph.runtime.communicator.supervision import fault_tolerant, note_loss, supervise, supervised
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ def load_mpi() -> Any:
     mpi4py: Any = import_whole("mpi4py")
     # One-sided transfers over libfabric, which nothing here uses: Open MPI looks for networks for 1 s.
     os.environ.setdefault("OMPI_MCA_btl", "^ofi")
+    os.environ.setdefault("OMPI_MCA_osc", "^ucx")  # prints an error where there is no such network
     if fault_tolerant():
         mpi4py.rc.finalize = False  # `supervision.py` does it, if no rank is lost: Open MPI may wait for lost ones
     from mpi4py import MPI  # not by import_whole: MPI is to be initialized by the thread that ends it, the main one
@@ -90,7 +92,7 @@ class _Collective:
         self._activity.inside = self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
         self._activity.inside = None
         if error is not None:
@@ -127,6 +129,7 @@ class MpiCommunicator(Communicator):
         self._sums = MpiReductions(raw, mpi)
         self._in_allreduce = self._collective("allreduce")
         _all.add(self)
+        self._shared: SharedMemory | None = None
         self._background: tuple[Background, MpiReductions, _Collective] | None = None
 
     def allreduce(self, array: Any, op: str = "sum") -> None:
@@ -167,6 +170,24 @@ class MpiCommunicator(Communicator):
                 sums.allreduce(array, op)
 
         return background.start(run)
+
+    def shared_memory(self, nbytes: int) -> SharedMemory | None:
+        """Return memory in which collectives of all ranks are faster than by messages; None where there is none, on all
+        ranks: they are on several hosts, one of them has too little memory for files in memory, or the job is to go
+        on without lost ranks."""
+        if self.local_size < self.size or self.size == 1 or fault_tolerant():
+            return None
+        kept = self._shared
+        larger = nbytes if kept is None else max(nbytes, 2 * kept.nbytes)
+        fits = kept is not None and kept.nbytes >= nbytes
+        possible = np.array([is_allowed() and (fits or has_room(larger, self.size))], np.int64)
+        self.allreduce(possible, "min")
+        if not possible[0]:
+            return None
+        if not fits:
+            with self._collective("shared_memory"):
+                self._shared = SharedMemory(self.raw, self._mpi, larger, self._collective)
+        return self._shared
 
     def reduce_scatter(self, source: Any, target: Any) -> None:
         """Write part number `rank` of the sum over ranks to `target`. `source` has `size` times as many elements."""

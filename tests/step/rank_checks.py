@@ -52,7 +52,8 @@ def _spoil() -> None:
 
     def filled(self: Executor, inputs: Sequence[Any]) -> list[Any]:
         results = fill(self, inputs)
-        for array in (self._scratch, *results):
+        shared = () if self._segments is None else (each.own for each in self._segments.shared)
+        for array in (self._scratch, *shared, *results):
             array.reshape(-1).view(np.uint8).fill(0xFF)
         return results
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -35,8 +38,11 @@ from gluongraph import debug, gluon, nd, optimizer
 from gluongraph.errors import IndexRangeError, NotFiniteError
 from gluongraph.gluon import nn
 from gluongraph.gluon.contrib.nn import SyncBatchNorm
+from gluongraph.runtime.communicator import shared_memory
 from gluongraph.runtime.communicator.base import Disagreement
 from gluongraph.runtime.communicator.environment import world
+from gluongraph.runtime.communicator.overlap import bucket_size
+from gluongraph.runtime.communicator.shared_memory import SharedArray
 
 pytestmark = needs_mpi
 
@@ -664,7 +670,47 @@ def check_first_weights() -> None:
     same_everywhere(weights(net))
 
 
+@contextmanager
+def messages_only() -> Iterator[None]:
+    """Within: no new program gets memory that ranks share."""
+    os.environ[shared_memory.SWITCH] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[shared_memory.SWITCH]
+
+
+def check_shared_memory() -> None:
+    """Gradients are added in memory that ranks share, if nobody has switched that off; two ranks have the same bits."""
+    calls: list[int] = []
+    allreduce = SharedArray.allreduce
+
+    def counted(self: SharedArray) -> None:
+        calls.append(self.own.size)
+        allreduce(self)
+
+    SharedArray.allreduce = counted  # type: ignore[method-assign]
+    try:
+        found = []
+        for where in (nullcontext(), messages_only()):
+            net = dense()
+            step = compiled(net, trained(net, "adam", {"learning_rate": 0.01}), LOSS)
+            with where:
+                for x, y in zip(X, Y, strict=True):
+                    step(own(x), own(y))
+            found.append(weights(net))
+            assert bucket_size(world()) or len(calls) == len(X), calls  # buckets that overlap are sent as messages
+    finally:
+        SharedArray.allreduce = allreduce  # type: ignore[method-assign]
+    near(*found)
+    if world().size == 2:
+        for name, value in found[0].items():
+            np.testing.assert_array_equal(value, found[1][name], name)
+    same_everywhere(found[0])
+
+
 CHECKS: list[Check] = [
+    check_shared_memory,
     check_gradients,
     check_sgd,
     check_convolutions,
@@ -701,6 +747,7 @@ CHECKS: list[Check] = [
 
 # On more ranks what depends on their number; the rest is the same code with another number in it.
 CHECKS_OF_4: list[Check] = [
+    check_shared_memory,
     check_gradients,
     check_sgd,
     check_optimizers,
