@@ -73,9 +73,9 @@ def by_rank(loader: Any, parts: int, part: int, shuffle: bool, pad: bool = True)
     """The loader that reads rank `part`'s samples of `parts` ranks; other kinds of loaders as they are.
 
     Loaders of PyTorch's and Gluon's get a DistributedSampler of their framework in place of a random or sequential
-    sampler, shuffled where `shuffle` says so, from PL_GLOBAL_SEED; of other samplers every `parts`-th index is read. A
-    sampler by rank that is there already is left alone. For predictions `pad` is False: nothing is read twice, and a
-    last batch that is not full is kept.
+    sampler, shuffled where `shuffle` says so, from PL_GLOBAL_SEED. Of other samplers every `parts`-th index is read, of
+    an ArrayLoader every `parts`-th sample of its own order. A sampler by rank that is there already is left alone. For
+    predictions `pad` is False: nothing is read twice, and a last batch that is not full is kept.
 
     >>> from gluongraph import gluon
     >>> from gluongraph.lightning.data.sampling import by_rank
@@ -89,14 +89,23 @@ def by_rank(loader: Any, parts: int, part: int, shuffle: bool, pad: bool = True)
     if parts == 1:
         return loader
     if isinstance(loader, ArrayLoader):
-        return loader if loader._parts > 1 else loader.part(parts, part, pad)
+        made = loader if loader._parts > 1 else loader.part(parts, part, pad)
+        if made.seed is None:  # one of numpy's would be another on every rank
+            made.seed = _seed()
+        return made
     if not (is_gluon_loader(loader) or is_torch_loader(loader)) or _is_iterable_dataset(loader) or _is_by_rank(loader):
         return loader
     sampler = sampler_of(loader)
     if pad and _is_plain(sampler):
-        seed = int(os.environ.get("PL_GLOBAL_SEED") or 0)
-        return with_sampler(loader, _distributed(loader, parts, part, shuffle, seed))
+        return with_sampler(loader, _distributed(loader, parts, part, shuffle, _seed()))
+    if sampler is None:
+        return with_sampler(loader, None)  # says why
     return with_sampler(loader, PartOfSampler(sampler, parts, part, pad), whole=not pad)
+
+
+def _seed() -> int:
+    """The seed of orders that all ranks share: that of `seed_everything`."""
+    return int(os.environ.get("PL_GLOBAL_SEED") or 0)
 
 
 def _distributed(loader: Any, parts: int, part: int, shuffle: bool, seed: int) -> Any:

@@ -64,6 +64,7 @@ def rank_zero_warn(message: str, category: type[Warning] = UserWarning) -> None:
     >>> import warnings
     >>> from gluongraph.lightning.utilities import rank_zero_warn
     >>> with warnings.catch_warnings(record=True) as seen:
+    ...     warnings.simplefilter("always")
     ...     rank_zero_warn("there are few batches")
     >>> str(seen[0].message)
     'there are few batches'
@@ -77,6 +78,7 @@ def rank_zero_deprecation(message: str) -> None:
     >>> import warnings
     >>> from gluongraph.lightning.utilities import rank_zero_deprecation
     >>> with warnings.catch_warnings(record=True) as seen:
+    ...     warnings.simplefilter("always")
     ...     rank_zero_deprecation("this will go")
     >>> seen[0].category.__name__
     'DeprecationWarning'

@@ -23,7 +23,7 @@ def seed_everything(seed: int | None = None, workers: bool = False, verbose: boo
     and PL_SEED_WORKERS: with `workers` the trainer seeds the workers of PyTorch's loaders by worker and rank.
 
     >>> import numpy as np
-    >>> from gluongraph.lightning import seed_everything
+    >>> from gluongraph.lightning.utilities import seed_everything
     >>> seed_everything(7, verbose=False)
     7
     >>> drawn = np.random.rand()

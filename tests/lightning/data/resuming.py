@@ -1,7 +1,7 @@
 """Epochs that are interrupted, and the same ones gone on with in another process; run by test_position.py.
 
-    python resuming.py run         states after every batch, and what was read and drawn until the end, as JSON
-    python resuming.py go_on       reads that, and gives for every state what is read and drawn from there
+python resuming.py run         states after every batch, and what was read and drawn until the end, as JSON
+python resuming.py go_on       reads that, and gives for every state what is read and drawn from there
 """
 
 from __future__ import annotations

@@ -40,8 +40,12 @@ def runs() -> Callable[[str], tuple[Any, Any]]:
     return of
 
 
-@pytest.mark.parametrize("kind", [("free", name) for name in resuming.FREE] + [("torch", name) for name in resuming.TORCH])
-def test_what_follows_is_what_would_have_followed(runs: Callable[[str], tuple[Any, Any]], kind: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "kind", [("free", name) for name in resuming.FREE] + [("torch", name) for name in resuming.TORCH]
+)
+def test_what_follows_is_what_would_have_followed(
+    runs: Callable[[str], tuple[Any, Any]], kind: tuple[str, str]
+) -> None:
     """From every batch of two epochs on: the batches that are left, and all draws of all generators."""
     if kind[0] == "torch":
         pytest.importorskip("torch")

@@ -53,7 +53,7 @@ def test_ranks_read_all_samples(make: Make) -> None:
         for part in parts:
             set_epoch(part, epoch)
         seen = [samples(part) for part in parts]
-        assert [len(part) for part in seen] == [4, 4, 4] and {*sum(seen, [])} == {*range(SAMPLES)}
+        assert [len(part) for part in seen] == [4, 4, 4] and {x for part in seen for x in part} == {*range(SAMPLES)}
         orders.append(seen)
     assert orders[0] == orders[2] != orders[1]
     assert len(samples(loader)) == SAMPLES  # as it was
