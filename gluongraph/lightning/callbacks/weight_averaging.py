@@ -85,19 +85,24 @@ class WeightAveraging(Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the update, where there has been one."""
-        if trainer.global_step > self._latest_update_step:
-            if self.should_update(step_idx=trainer.global_step - 1):
-                self._updates += 1
-            self._latest_update_step = trainer.global_step
+        self._count(trainer)
+
+    def _count(self, trainer: Any) -> None:
+        """Count the updates since the last time: several, where batches were not looked at."""
+        steps = range(self._latest_update_step, trainer.global_step)
+        self._updates += sum(self.should_update(step_idx=step) for step in steps)
+        self._latest_update_step = max(self._latest_update_step, trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Refuse updates of the averages where no step is."""
+        """Count updates; refuse those of the averages where no step is."""
+        self._count(trainer)
         if self.should_update(epoch_idx=trainer.current_epoch):
             message = f"{type(self).__name__}.should_update(epoch_idx={trainer.current_epoch}) asks for an update"
             raise misconfigured(message, help="averages are updated in steps: answer to step_idx, which is 0 at first")
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Put the averages in the place of the weights."""
+        self._count(trainer)
         if trainer.state.fn == "fit" and self._updates and self._shown is None:
             self._shown = trainer.averaged_weights()
             self._shown.__enter__()
@@ -113,6 +118,7 @@ class WeightAveraging(Callback):
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Let the averages be the weights from now on."""
         self._hide()
+        self._count(trainer)
         if not self._updates:
             return
         parameters = trainer.gluon_trainer.params
