@@ -7,14 +7,13 @@ from gluongraph.lightning.loggers.csv_logs import CSVLogger
 from gluongraph.lightning.loggers.hparams import load_hparams_from_yaml, save_hparams_to_yaml
 from gluongraph.lightning.loggers.html_report import HTMLLogger
 from gluongraph.lightning.loggers.logger import Logger
-from gluongraph.lightning.loggers.tensorboard import TensorBoardLogger, has_tensorboard
+from gluongraph.lightning.loggers.tensorboard import TensorBoardLogger
 
 __all__ = [
     "CSVLogger",
     "HTMLLogger",
     "Logger",
     "TensorBoardLogger",
-    "has_tensorboard",
     "load_hparams_from_yaml",
     "save_hparams_to_yaml",
 ]

@@ -18,10 +18,10 @@ from gluongraph.lightning.loggers.logger import FolderLogger, params_of, rank_ze
 from gluongraph.lightning.utilities.rank_zero import rank_zero_only, rank_zero_warn
 
 
-def has_tensorboard() -> bool:
+def is_available() -> bool:
     """Is TensorBoard or tensorboardX installed, so that whoever trains here may look at event files?
 
-    >>> has_tensorboard() in (True, False)
+    >>> is_available() in (True, False)
     True
     """
     return find_spec("tensorboard") is not None or find_spec("tensorboardX") is not None
