@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gluongraph.lightning.absent import says_what_instead
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.callbacks.checkpoint import Checkpoint
 from gluongraph.lightning.callbacks.device_stats_monitor import DeviceStatsMonitor
@@ -37,3 +38,17 @@ __all__ = [
     "Timer",
     "WeightAveraging",
 ]
+
+__getattr__ = says_what_instead(
+    __name__,
+    {
+        "StochasticWeightAveraging": "WeightAveraging averages the weights from a step on; a scheduler sets the rate",
+        "BatchSizeFinder": "gluongraph inspect says what memory a step takes; mx.compile(memory_budget=...) fits it",
+        "LearningRateFinder": "a short fit with a scheduler that raises the rate, and LearningRateMonitor('step')",
+        "BackboneFinetuning": "parameter.grad_req = 'null', or requires_grad = False, and a fit for each phase",
+        "BaseFinetuning": "parameter.grad_req = 'null', or requires_grad = False, and a fit for each phase",
+        "BasePredictionWriter": "a Callback whose on_predict_batch_end writes `outputs`",
+        "ModelPruning": "prune the weights between two fits",
+        "SpikeDetection": "Trainer(detect_anomaly=True) finds what is not finite; gradient_clip_val bounds the rest",
+    },
+)

@@ -60,4 +60,4 @@ class Pace:
         elif now - self._since >= self._LONG and seen > self._seen:
             self._rate = (seen - self._seen) / (now - self._since)
             self._since, self._seen = now, seen
-        return float(max(0, int(self._rate * (moment - now))))
+        return float(int(self._rate * (moment - now))) if moment > now else 0.0

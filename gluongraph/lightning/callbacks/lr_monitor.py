@@ -89,7 +89,7 @@ class LearningRateMonitor(Callback):
             if each in (None, interval) or interval == "any":
                 for group, name in zip(groups(optimizer), names, strict=False):
                     found |= self._of_group(group, name)
-        trainer.callback_metrics.update(found)
+        trainer.metric_log.kept["callback"].update(found)
         return found
 
     def _of_group(self, group: Group, name: str) -> dict[str, float]:

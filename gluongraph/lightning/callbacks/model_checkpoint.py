@@ -454,7 +454,7 @@ class ModelCheckpoint(Checkpoint):
 
     def file_exists(self, filepath: str, trainer: Any) -> bool:
         """Is there a checkpoint of this path? As rank 0 sees it."""
-        there = trainer.is_global_zero and checkpoints.exists(filepath)
+        there = trainer.is_global_zero and os.path.lexists(filepath)
         return trainer.reduce(float(there), "max") > 0 if trainer.world_size > 1 else there
 
     def _should_remove_checkpoint(self, trainer: Any, previous: str, current: str) -> bool:

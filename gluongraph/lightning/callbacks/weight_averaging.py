@@ -73,23 +73,36 @@ class WeightAveraging(Callback):
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
         """Set the decay of this step."""
-        trainer.ema = self._decay_of(trainer.global_step)
+        self._averages(trainer).decay = self._decay_of(trainer.global_step)
+
+    def _averages(self, trainer: Any) -> Any:
+        """The averages of the compiled step."""
+        averages = getattr(trainer.step, "averages", None)
+        if averages is None:
+            message = f"{type(self).__name__}: there are averages in compiled steps that are one call only"
+            raise misconfigured(message, help="leave out hooks between gradients and update, eager=True, and the like")
+        return averages
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
         """Count the update, where there has been one."""
-        if trainer.global_step > self._latest_update_step:
-            if self.should_update(step_idx=trainer.global_step - 1):
-                self._updates += 1
-            self._latest_update_step = trainer.global_step
+        self._count(trainer)
+
+    def _count(self, trainer: Any) -> None:
+        """Count the updates since the last time: several, where batches were not looked at."""
+        steps = range(self._latest_update_step, trainer.global_step)
+        self._updates += sum(self.should_update(step_idx=step) for step in steps)
+        self._latest_update_step = max(self._latest_update_step, trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Refuse updates of the averages where no step is."""
+        """Count updates; refuse those of the averages where no step is."""
+        self._count(trainer)
         if self.should_update(epoch_idx=trainer.current_epoch):
             message = f"{type(self).__name__}.should_update(epoch_idx={trainer.current_epoch}) asks for an update"
             raise misconfigured(message, help="averages are updated in steps: answer to step_idx, which is 0 at first")
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Put the averages in the place of the weights."""
+        self._count(trainer)
         if trainer.state.fn == "fit" and self._updates and self._shown is None:
             self._shown = trainer.averaged_weights()
             self._shown.__enter__()
@@ -101,6 +114,18 @@ class WeightAveraging(Callback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Put the weights back."""
         self._hide()
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Let the averages be the weights from now on."""
+        self._hide()
+        self._count(trainer)
+        if not self._updates:
+            return
+        parameters = trainer.gluon_trainer.params
+        with trainer.averaged_weights():
+            values = [each.data().asnumpy() for each in parameters]
+        for each, value in zip(parameters, values, strict=True):
+            each.set_data(value)
 
     def _hide(self) -> None:
         shown, self._shown = self._shown, None
@@ -170,5 +195,6 @@ class EMAWeightAveraging(WeightAveraging):
         """All after the first update where each is followed; else none, since the next decay may be another one."""
         own = type(self).should_update is not EMAWeightAveraging.should_update
         own = own or type(self).decay_at is not EMAWeightAveraging.decay_at
-        steady = self._updates > 0 and self.update_every_n_steps == 1 and trainer.ema == self.decay
+        steady = self._updates > 0 and self.update_every_n_steps == 1
+        steady = steady and trainer.step is not None and self._averages(trainer).decay == self.decay
         return math.inf if steady and not own else 0.0

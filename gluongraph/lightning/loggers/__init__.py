@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gluongraph.lightning.absent import says_what_instead
 from gluongraph.lightning.loggers.csv_logs import CSVLogger
 from gluongraph.lightning.loggers.hparams import load_hparams_from_yaml, save_hparams_to_yaml
 from gluongraph.lightning.loggers.html_report import HTMLLogger
@@ -16,3 +17,8 @@ __all__ = [
     "load_hparams_from_yaml",
     "save_hparams_to_yaml",
 ]
+
+_OWN = "a Logger whose log_metrics hands them to the service's own client"
+__getattr__ = says_what_instead(
+    __name__, dict.fromkeys(("CometLogger", "LitLogger", "MLFlowLogger", "NeptuneLogger", "WandbLogger"), _OWN)
+)

@@ -147,6 +147,10 @@ class ScalarWriter:
             self._file.close()
             self._file = None
 
+    def __del__(self) -> None:
+        if vars(self).get("_file") is not None:
+            self.close()
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("add_"):
             message = f"logger.experiment.{name}: only scalars are written without tensorboardX"

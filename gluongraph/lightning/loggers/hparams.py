@@ -22,7 +22,10 @@ from gluongraph.host import disk, json_text
 # Words that need no quotation marks: YAML takes them for nothing but text.
 _PLAIN = re.compile(r"[A-Za-z_/][\w./+@-]*(?: [\w./+@-]+)*")
 _MEANS_SOMETHING = re.compile(r"(?i)(null|true|false|yes|no|on|off|\.?inf|\.?nan|~)")
-_NUMBER = re.compile(r"[-+]?(\d[\d_]*)?\.?\d[\d_]*(\.)?(e[-+]?\d+)?", re.IGNORECASE)
+# Numbers as YAML 1.1 has them: those with an exponent have a point as well.
+_INTEGER = re.compile(r"[-+]?(0|[1-9][0-9_]*)")
+_FLOAT = re.compile(r"[-+]?([0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*)([eE][-+][0-9]+)?")
+_ARRAY = 64  # elements of an array that is written as a list
 _WORDS = {"null": None, "~": None, "": None, "true": True, "false": False, ".nan": math.nan, ".inf": math.inf}
 _WORDS |= {"-.inf": -math.inf}
 _KEY = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^']|'')*'|[^\s"'\[\]{}#&*!|>%@`,?:-][^:#]*?|-?\d[^:#]*?):(?:\s+(.*))?$""")
@@ -91,10 +94,10 @@ def plain(value: Any) -> Any:
         return [plain(part) for part in value]
     if isinstance(value, os.PathLike):
         return os.fspath(value)
-    if hasattr(value, "tolist") and hasattr(value, "dtype"):
-        return plain(value.tolist())
-    if hasattr(value, "asnumpy"):
-        return plain(value.asnumpy().tolist())
+    if hasattr(value, "dtype") and not isinstance(value, type):
+        array = value.asnumpy() if hasattr(value, "asnumpy") else value
+        small = hasattr(array, "tolist") and math.prod(getattr(array, "shape", ())) <= _ARRAY
+        return plain(array.tolist()) if small else type(value).__qualname__
     if isinstance(value, bool | int | float | str):  # of classes derived from them
         return next(kind(value) for kind in (bool, int, float, str) if isinstance(value, kind))
     if hasattr(value, "__qualname__"):
@@ -265,7 +268,6 @@ def _value(text: str, line: _Line, key: bool = False) -> Any:
         return text
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
-    if _NUMBER.fullmatch(text):
-        digits = text.replace("_", "")
-        return float(digits) if any(letter in digits for letter in ".eE") else int(digits)
-    return text
+    if _INTEGER.fullmatch(text):
+        return int(text.replace("_", ""))
+    return float(text.replace("_", "")) if _FLOAT.fullmatch(text) else text

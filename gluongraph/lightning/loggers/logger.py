@@ -74,9 +74,11 @@ class Logger(ABC):
 
     def log_graph(self, model: Any, input_array: Any = None) -> None:
         """Take the graph of a model. Does nothing by default."""
+        return None
 
     def save(self) -> None:
         """Write what has been taken."""
+        return None
 
     def finalize(self, status: str) -> None:
         """The run ends: "success", "failed" or "interrupted"."""
@@ -84,6 +86,7 @@ class Logger(ABC):
 
     def after_save_checkpoint(self, checkpoint_callback: Any) -> None:
         """Called when a `ModelCheckpoint` has saved a checkpoint."""
+        return None
 
 
 class FolderLogger(Logger):

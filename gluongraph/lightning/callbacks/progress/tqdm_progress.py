@@ -320,7 +320,7 @@ class TQDMProgressBar(ProgressBar):
 
 def _restart(bar: Tqdm, total: float, description: str) -> None:
     """Begin anew with so many batches; where nobody knows how many, tqdm wants None."""
-    bar.reset()
     bar.total = total if math.isfinite(total) else None
     bar.initial = 0
-    bar.set_description(description)
+    bar.set_description(description, refresh=False)
+    bar.reset()  # draws it
