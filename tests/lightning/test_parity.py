@@ -35,7 +35,9 @@ def test_case(name: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
     expected = ran(name, lightning(), tmp_path / "expected", monkeypatch)
     got = ran(name, ours(), tmp_path / "got", monkeypatch)
     known = {key for each in DIFFERENCES if each.case == name for key in each.keys}
-    lines = differing({k: v for k, v in expected.items() if k not in known}, {k: v for k, v in got.items() if k not in known})
+    lines = differing(
+        {k: v for k, v in expected.items() if k not in known}, {k: v for k, v in got.items() if k not in known}
+    )
     assert not lines, "\n".join(["Lightning, gluongraph:", *lines])
     agreeing = [key for key in sorted(known) if not differing(expected.get(key), got.get(key))]
     assert not agreeing, f"these are listed as different, and are the same: {agreeing}"

@@ -397,7 +397,9 @@ def own_state_in_checkpoints(L: ModuleType) -> Result:
 def tested_with_the_best(L: ModuleType) -> Result:
     events: list[str] = []
     keeper = L.callbacks.ModelCheckpoint(dirpath="kept", monitor="val_loss", save_last=True)
-    watch = watcher(L, events, [hook for hook in CALLBACK_HOOKS if hook in ("setup", "on_load_checkpoint", "on_test_start")])
+    watch = watcher(
+        L, events, [hook for hook in CALLBACK_HOOKS if hook in ("setup", "on_load_checkpoint", "on_test_start")]
+    )
     runner = trainer(L, max_epochs=3, enable_checkpointing=True, callbacks=[keeper, watch])
     model = scripted(L, [0.5, 0.3, 0.4])()
     runner.fit(model, loader(3), loader(1, seed=1))

@@ -7,7 +7,16 @@ from typing import Any
 
 import torch
 from parity_models import linear, loader, trainer
-from parity_recording import CALLBACK_HOOKS, MODE_HOOKS, MODULE_HOOKS, TRANSFER_HOOKS, logger, metrics, recorded, watcher
+from parity_recording import (
+    CALLBACK_HOOKS,
+    MODE_HOOKS,
+    MODULE_HOOKS,
+    TRANSFER_HOOKS,
+    logger,
+    metrics,
+    recorded,
+    watcher,
+)
 from parity_table import case
 
 Result = dict[str, Any]

@@ -258,7 +258,11 @@ def log_of_hyperparameters(L: ModuleType) -> Result:
     runner = trainer(L, logger=rows)
     runner.fit(model, datamodule=data)
     result = told(runner, model, rows) | {"params": [dict(sorted(each.items())) for each in rows.params]}
-    return result | {"hparams": dict(model.hparams), "attribute": model.hparams.width, "initial": dict(model.hparams_initial)}
+    return result | {
+        "hparams": dict(model.hparams),
+        "attribute": model.hparams.width,
+        "initial": dict(model.hparams_initial),
+    }
 
 
 @case
@@ -278,7 +282,8 @@ def log_of_learning_rates_by_epoch(L: ModuleType) -> Result:
     class Model(linear(L)):  # type: ignore[misc]
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.SGD(
-                [{"params": [self.layer.weight], "name": "w"}, {"params": [self.layer.bias], "lr": 0.2, "name": "b"}], lr=0.1
+                [{"params": [self.layer.weight], "name": "w"}, {"params": [self.layer.bias], "lr": 0.2, "name": "b"}],
+                lr=0.1,
             )
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)]
 

@@ -8,8 +8,18 @@ from typing import Any
 import torch
 from parity_models import linear, loader, samples, trainer
 from parity_recording import (
-    BATCH_HOOKS, CALLBACK_HOOKS, DATA_HOOKS, GRADIENT_HOOKS, MODE_HOOKS, MODULE_HOOKS, STAGED_HOOKS, TRANSFER_HOOKS,
-    logger, recorded, told, watcher,
+    BATCH_HOOKS,
+    CALLBACK_HOOKS,
+    DATA_HOOKS,
+    GRADIENT_HOOKS,
+    MODE_HOOKS,
+    MODULE_HOOKS,
+    STAGED_HOOKS,
+    TRANSFER_HOOKS,
+    logger,
+    recorded,
+    told,
+    watcher,
 )  # fmt: skip
 from parity_table import case
 

@@ -122,7 +122,9 @@ def checkpoints(root: str | Path = ".") -> list[str]:
     """Names of all checkpoints below a folder; Lightning's are files, ours are folders."""
     found = []
     for folder, names, files in os.walk(root):
-        found += [Path(folder, name).relative_to(root).as_posix() for name in (*names, *files) if name.endswith(".ckpt")]
+        found += [
+            Path(folder, name).relative_to(root).as_posix() for name in (*names, *files) if name.endswith(".ckpt")
+        ]
         names[:] = [name for name in names if not name.endswith(".ckpt")]
     return sorted(found)
 
