@@ -128,7 +128,7 @@ class Run:
                     owner.prepare_data()
                 trainer.barrier()
         for logger in trainer.loggers:
-            _ = logger.experiment
+            getattr(logger, "experiment", None)  # where it has one, it is made now, for all ranks alike
         if data is not None:
             data.setup(stage=self.fn)
         trainer.hooks.call("setup", stage=self.fn)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from lightning_scripts import run, with_both
 
 import gluongraph as mx
 from gluongraph import gluon
@@ -63,6 +64,62 @@ def test_torch_module(capsys: pytest.CaptureFixture[str]) -> None:
     accuracy = load("torch_module").main(["--epochs", "2"])
     assert accuracy > 0.9
     assert "test accuracy of the module in PyTorch" in capsys.readouterr().out
+
+
+def last_number(text: str, name: str) -> float:
+    """The last number that is printed after a name."""
+    return float(re.findall(rf"{name}[^\d\n-]*(-?[\d.]+)", text)[-1])
+
+
+@with_both
+def test_lightning_autoencoder(theirs: bool, tmp_path: pathlib.Path) -> None:
+    out = run("lightning_autoencoder", tmp_path, theirs, "--epochs", "3")
+    assert 0.03 < last_number(out, "error of a pixel") < 0.12
+    assert len(list((tmp_path / "lightning_logs" / "version_0" / "checkpoints").glob("epoch=*-val_loss=0.*.ckpt"))) == 1
+
+
+@with_both
+def test_lightning_transfer(theirs: bool, tmp_path: pathlib.Path) -> None:
+    out = run("lightning_transfer", tmp_path, theirs, "--epochs", "3")
+    assert last_number(out, "digits 0 to 4, all weights:") > 90
+    assert last_number(out, "frozen features:") > 60
+    assert last_number(out, "all weights tuned:") > 60
+
+
+@with_both
+def test_lightning_gan(theirs: bool, tmp_path: pathlib.Path) -> None:
+    out = run("lightning_gan", tmp_path, theirs, "--epochs", "2")
+    assert 0.2 < last_number(out, "g_loss") < 3 and 0.2 < last_number(out, "d_loss") < 2
+
+
+@with_both
+def test_lightning_transformer(theirs: bool, tmp_path: pathlib.Path) -> None:
+    out = run("lightning_transformer", tmp_path, theirs, "--steps", "40")
+    assert 2 < last_number(out, "cross entropy of a letter") < math.log(96)
+
+
+@with_both
+def test_lightning_segmentation(theirs: bool, tmp_path: pathlib.Path) -> None:
+    run("lightning_segmentation", tmp_path, theirs, "--epochs", "2")
+    version = tmp_path / "segmentation" / "version_0"
+    header = (version / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"epoch", "step", "lr-Adam", "train_loss_step", "train_loss_epoch", "val_iou_disc", "test_iou_square"} <= {
+        *header
+    }
+    assert (version / "checkpoints" / "last.ckpt").exists()
+
+
+@with_both
+def test_lightning_digits(theirs: bool, tmp_path: pathlib.Path) -> None:
+    out = run("lightning_digits", tmp_path, theirs, "--epochs", "2")
+    assert last_number(out, "test accuracy") > 80 and "38 updates" in out
+    assert sorted(path.name for path in (tmp_path / "digits").iterdir()) == ["version_0", "version_1"]
+
+
+def test_lightning_gluon(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    accuracy = load("lightning_gluon").main(["--epochs", "2", "--folder", str(tmp_path)])
+    assert accuracy > 0.8 and "38 updates" in capsys.readouterr().out
+    assert (tmp_path / "gluon" / "version_0" / "metrics.csv").exists()
 
 
 @needs_exporter

@@ -1,0 +1,333 @@
+"""Compared runs: what `self.log` gives to loggers, callbacks and the progress bar."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+from parity_models import linear, loader, trainer
+from parity_recording import logger, metrics, numbers, told
+from parity_table import case
+
+Result = dict[str, Any]
+
+
+def logged(L: ModuleType, module: type, train: Any = None, val: Any = None, **how: Any) -> Result:
+    """Train and tell the rows and metrics, those too that a callback sees at the ends of batches and epochs."""
+    seen: list[Any] = []
+
+    class Look(L.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, runner: Any, *args: Any) -> None:
+            seen.append(["batch", numbers(runner.callback_metrics), numbers(runner.progress_bar_metrics)])
+
+        def on_train_epoch_end(self, runner: Any, *args: Any) -> None:
+            seen.append(["epoch", numbers(runner.callback_metrics), numbers(runner.progress_bar_metrics)])
+
+        def on_validation_end(self, runner: Any, *args: Any) -> None:
+            seen.append(["validation", numbers(runner.callback_metrics), numbers(runner.logged_metrics)])
+
+    rows = logger(L)
+    model = module()
+    runner = trainer(L, **{"logger": rows, "callbacks": [Look()], "max_epochs": 2} | how)
+    runner.fit(model, loader(3) if train is None else train, val)
+    return told(runner, model, rows) | {"seen": seen}
+
+
+def logs(L: ModuleType, **how: Any) -> type:
+    """A module that logs its training loss so."""
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.loss(batch)
+            self.log("loss", loss, **how)
+            return loss
+
+    return Model
+
+
+@case
+def log_of_steps(L: ModuleType) -> Result:
+    return logged(L, logs(L))
+
+
+@case
+def log_of_epochs(L: ModuleType) -> Result:
+    return logged(L, logs(L, on_step=False, on_epoch=True))
+
+
+@case
+def log_of_both(L: ModuleType) -> Result:
+    return logged(L, logs(L, on_step=True, on_epoch=True))
+
+
+@case
+def log_in_the_progress_bar(L: ModuleType) -> Result:
+    return logged(L, logs(L, on_step=True, on_epoch=True, prog_bar=True))
+
+
+@case
+def log_without_loggers(L: ModuleType) -> Result:
+    return logged(L, logs(L, on_step=True, on_epoch=True, logger=False))
+
+
+@case
+def log_each_second_step(L: ModuleType) -> Result:
+    return logged(L, logs(L, on_step=True, on_epoch=True), loader(5), log_every_n_steps=2)
+
+
+@case
+def log_seldom(L: ModuleType) -> Result:
+    return logged(L, logs(L, on_step=True, on_epoch=True), log_every_n_steps=50)
+
+
+@case
+def log_never(L: ModuleType) -> Result:
+    return logged(L, logs(L), log_every_n_steps=0)
+
+
+@case
+def log_of_accumulated_steps(L: ModuleType) -> Result:
+    """A row for each update, not for each batch."""
+    return logged(L, logs(L, on_step=True, on_epoch=True), loader(6), accumulate_grad_batches=2)
+
+
+@case
+def log_of_accumulated_steps_seldom(L: ModuleType) -> Result:
+    return logged(L, logs(L), loader(8), accumulate_grad_batches=2, log_every_n_steps=3)
+
+
+@case
+def log_weighted_by_the_size(L: ModuleType) -> Result:
+    return logged(L, logs(L, on_step=False, on_epoch=True), loader(2, rest=1))
+
+
+@case
+def log_weighted_by_a_number(L: ModuleType) -> Result:
+    return logged(L, logs(L, on_step=False, on_epoch=True, batch_size=2), loader(2, rest=1))
+
+
+@case
+def log_reductions(L: ModuleType) -> Result:
+    class Model(linear(L)):  # type: ignore[misc]
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.loss(batch)
+            for name in ("min", "max", "sum", "mean"):
+                self.log(name, loss, on_step=False, on_epoch=True, reduce_fx=name)
+            self.log("torch_max", loss, on_step=True, on_epoch=True, reduce_fx=torch.max)
+            return loss
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            loss = self.loss(batch)
+            for name in ("min", "max", "sum"):
+                self.log(f"val_{name}", loss, reduce_fx=name)
+
+    return logged(L, Model, loader(2, rest=1), loader(2, rest=1, seed=1))
+
+
+@case
+def log_of_validation(L: ModuleType) -> Result:
+    return logged(L, linear(L), val=loader(2, rest=1, seed=1))
+
+
+@case
+def log_of_validation_inside_an_epoch(L: ModuleType) -> Result:
+    return logged(L, logs(L, on_step=True, on_epoch=True), loader(6), loader(2, seed=1), val_check_interval=2)
+
+
+@case
+def log_of_validation_steps(L: ModuleType) -> Result:
+    class Model(linear(L)):  # type: ignore[misc]
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("val", self.loss(batch), on_step=True, on_epoch=True, prog_bar=True)
+
+    return logged(L, Model, val=loader(3, seed=1))
+
+
+def two(L: ModuleType, add: bool) -> Result:
+    """A validation with two loaders."""
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            self.log("val" if add else f"val_{dataloader_idx}", self.loss(batch), add_dataloader_idx=add)
+
+        def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            self.log("test" if add else f"test_{dataloader_idx}", self.loss(batch), add_dataloader_idx=add)
+
+    loaders = [loader(2, seed=1), loader(3, seed=2)]
+    result = logged(L, Model, val=loaders)
+    runner, model = trainer(L), Model()
+    result["validate"] = runner.validate(model, loaders, verbose=False)
+    result["test"] = runner.test(model, loaders, verbose=False)
+    return result | {f"tested_{name}": value for name, value in metrics(runner).items()}
+
+
+@case
+def log_of_two_loaders(L: ModuleType) -> Result:
+    return two(L, True)
+
+
+@case
+def log_of_two_loaders_by_own_names(L: ModuleType) -> Result:
+    return two(L, False)
+
+
+@case
+def log_of_a_dict(L: ModuleType) -> Result:
+    class Model(linear(L)):  # type: ignore[misc]
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.loss(batch)
+            self.log_dict({"a": loss, "b": loss * 2}, prog_bar=True, on_step=True, on_epoch=True)
+            return {"loss": loss, "twice": (loss * 2).detach()}
+
+    return logged(L, Model)
+
+
+@case
+def log_in_hooks(L: ModuleType) -> Result:
+    """Values of Python's, which hooks log at the ends of batches and epochs."""
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            self.log("batch", float(batch_idx))
+
+        def on_train_epoch_start(self) -> None:
+            self.log("start", float(self.current_epoch))
+
+        def on_train_epoch_end(self) -> None:
+            self.log("end", 2.0 * self.current_epoch, prog_bar=True)
+
+        def on_validation_epoch_end(self) -> None:
+            self.log("val_end", 3.0)
+
+    return logged(L, Model, val=loader(2, seed=1))
+
+
+@case
+def log_in_callbacks(L: ModuleType) -> Result:
+    class Own(L.Callback):  # type: ignore[misc]
+        def on_train_batch_end(self, runner: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            module.log("doubled", float(outputs["loss"]) * 2)
+
+        def on_train_epoch_end(self, runner: Any, module: Any) -> None:
+            module.log("epoch_of_callback", float(runner.current_epoch))
+
+        def on_validation_epoch_end(self, runner: Any, module: Any) -> None:
+            module.log("val_of_callback", float(runner.global_step))
+
+    return logged(L, linear(L), val=loader(1, seed=1), callbacks=[Own()])
+
+
+@case
+def log_with_a_step_of_its_own(L: ModuleType) -> Result:
+    """A value named "step" is where the row stands."""
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def on_train_epoch_end(self) -> None:
+            self.log("step", float(self.current_epoch))
+            self.log("value", 5.0)
+
+    return logged(L, Model)
+
+
+@case
+def log_by_the_logger(L: ModuleType) -> Result:
+    class Model(linear(L)):  # type: ignore[misc]
+        def on_train_epoch_end(self) -> None:
+            self.logger.log_metrics({"direct": 1.5}, step=self.global_step)
+
+    return logged(L, Model)
+
+
+@case
+def log_of_hyperparameters(L: ModuleType) -> Result:
+    class Model(linear(L)):  # type: ignore[misc]
+        def __init__(self, width: int = 3, rate: float = 0.05, *, name: str = "x") -> None:
+            super().__init__()
+            self.save_hyperparameters(ignore=["name"])
+
+    class Data(L.LightningDataModule):  # type: ignore[misc]
+        def __init__(self, batches: int = 2) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+        def train_dataloader(self) -> Any:
+            return loader(self.hparams.batches)
+
+    rows, model, data = logger(L), Model(width=7, name="y"), Data(3)
+    runner = trainer(L, logger=rows)
+    runner.fit(model, datamodule=data)
+    result = told(runner, model, rows) | {"params": [dict(sorted(each.items())) for each in rows.params]}
+    return result | {
+        "hparams": dict(model.hparams),
+        "attribute": model.hparams.width,
+        "initial": dict(model.hparams_initial),
+    }
+
+
+@case
+def log_of_learning_rates(L: ModuleType) -> Result:
+    class Model(linear(L)):  # type: ignore[misc]
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
+            schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+            return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    monitor = L.callbacks.LearningRateMonitor(logging_interval="step", log_momentum=True)
+    return logged(L, Model, callbacks=[monitor])
+
+
+@case
+def log_of_learning_rates_by_epoch(L: ModuleType) -> Result:
+    class Model(linear(L)):  # type: ignore[misc]
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(
+                [{"params": [self.layer.weight], "name": "w"}, {"params": [self.layer.bias], "lr": 0.2, "name": "b"}],
+                lr=0.1,
+            )
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)]
+
+    return logged(L, Model, callbacks=[L.callbacks.LearningRateMonitor(logging_interval="epoch")], max_epochs=3)
+
+
+@case
+def log_to_two_loggers(L: ModuleType) -> Result:
+    one, other = logger(L), logger(L)
+    runner, model = trainer(L, logger=[one, other]), linear(L)()
+    runner.fit(model, loader(2))
+    return told(runner, model, one) | {"other": other.rows, "first": runner.logger is one, "count": len(runner.loggers)}
+
+
+@case
+def log_to_csv(L: ModuleType) -> Result:
+    """The file itself: columns may stand in another order."""
+    import csv
+
+    runner, model = trainer(L, logger=L.loggers.CSVLogger("."), max_epochs=2, enable_checkpointing=True), logs(L)()
+    runner.fit(model, loader(3), loader(1, seed=1))
+    with open("lightning_logs/version_0/metrics.csv") as file:
+        rows = [{key: float(value) for key, value in sorted(row.items()) if value} for row in csv.DictReader(file)]
+    return told(runner, model) | {"csv": rows, "folder": runner.log_dir, "version": runner.logger.version}
+
+
+@case
+def outputs_of_steps(L: ModuleType) -> Result:
+    """What on_train_batch_end and on_validation_batch_end are given."""
+    seen: list[Any] = []
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.loss(batch)
+            return {"loss": loss, "double": 2 * loss.detach(), "batch": batch[0]}
+
+        def validation_step(self, batch: Any, batch_idx: int) -> Any:
+            return {"of": self.loss(batch), "shape": self(batch[0])}
+
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            seen.append([batch_idx, sorted(outputs), float(outputs["loss"]), float(outputs["double"])])
+            seen.append(tuple(outputs["batch"].shape))
+
+        def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            seen.append([batch_idx, sorted(outputs), float(outputs["of"]), tuple(outputs["shape"].shape)])
+
+    return logged(L, Model, val=loader(2, seed=1), accumulate_grad_batches=2) | {"outputs": seen}
