@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -68,17 +69,31 @@ def as_array(value: Any) -> Any:
         return value
     if isinstance(value, np.generic):
         return np.asarray(value)
-    if is_torch_loaded():
-        from gluongraph.torch.tensors import is_tensor, to_numpy
-
-        if is_tensor(value):
-            if str(value.dtype) == "torch.float64":  # numpy's float64 is taken for float32
-                return NDArray(to_numpy(value))
-            if value.device.type != "cpu":
-                message = f"a batch holds a tensor on {value.device}; batches are made on the CPU"
-                raise TypeError(with_user_location(message, help="leave .cuda() and .to(device) out"))
-            return to_numpy(value)
+    if is_torch_loaded() and isinstance(value, _tensor()):
+        return _of_tensor(value)
     return None
+
+
+@cache
+def _tensor() -> type:
+    """The class of PyTorch's tensors."""
+    from gluongraph.torch.export import torch
+
+    return torch().Tensor  # type: ignore[no-any-return]
+
+
+def _of_tensor(value: Any) -> Any:
+    """The array of a tensor. Of float64 it is an NDArray, since numpy's float64 is taken for float32."""
+    try:
+        array = value.numpy()
+    except (RuntimeError, TypeError):  # it needs gradients, or has a type that numpy has not, or is elsewhere
+        if value.device.type != "cpu":
+            message = f"a batch holds a tensor on {value.device}; batches are made on the CPU"
+            raise TypeError(with_user_location(message, help="leave .cuda() and .to(device) out")) from None
+        from gluongraph.torch.tensors import to_numpy
+
+        array = to_numpy(value)
+    return NDArray(array) if array.dtype.char == "d" else array
 
 
 def unflatten(structure: Structure, arrays: Any) -> Any:

@@ -248,23 +248,38 @@ def told_by(content: Content, torch: bool = False) -> dict[str, Any]:
     return whole(content.about["extra"][KEY])  # type: ignore[no-any-return]
 
 
-def load_training(trainer: Any, content: Content) -> None:
-    """Go on from a checkpoint: weights, states, counters, callbacks, schedulers, loaders, logged values."""
+def begin_loading(trainer: Any, content: Content) -> None:
+    """Before optimizers are configured: the module's hook and its weights, then data module and callbacks.
+
+    Raises:
+        MisconfigurationException: for a fit, the checkpoint has weights only.
+    """
     checkpoint = told_by(content, trainer.is_torch)
-    if "loops" not in checkpoint:
+    fits = trainer.state.fn == "fit"
+    if fits and "loops" not in checkpoint:
         message = "the checkpoint has weights only, and no state that a fit could go on from"
         raise misconfigured(message, help="load_from_checkpoint takes the weights")
+    trainer.lightning_module.on_load_checkpoint(checkpoint)
+    put_weights(trainer.engines.steps.block, content, trainer.lightning_module.strict_loading)
+    if trainer.datamodule is not None:
+        trainer.datamodule.on_load_checkpoint(checkpoint)
+        trainer.datamodule.load_state_dict(checkpoint.get("datamodule", {}))
+    trainer.hooks.call_callbacks("on_load_checkpoint", checkpoint)
+    for callback in trainer.callbacks if fits else ():
+        if callback.state_key in checkpoint["callbacks"]:
+            callback.load_state_dict(checkpoint["callbacks"][callback.state_key])
+
+
+def load_training(trainer: Any, content: Content) -> None:
+    """Go on from a checkpoint: states, counters, schedulers, loaders, logged values."""
+    checkpoint = told_by(content, trainer.is_torch)
     engines, step = trainer.engines, trainer.step or _step_to_save(trainer)
-    _call_loading(trainer, checkpoint)
     communicator = step.trainer.communicator
     state.put_all(*state.ready(step, content, communicator.rank, communicator.size))
     if engines.mode == "eager":
         engines.engine.pull_states()
     trainer.counters.load(checkpoint["loops"]["counters"])
     trainer.data.load(checkpoint["loops"]["loader"])
-    for callback in trainer.callbacks:
-        if callback.state_key in checkpoint["callbacks"]:
-            callback.load_state_dict(checkpoint["callbacks"][callback.state_key])
     for config, told in zip(trainer.lr_scheduler_configs, checkpoint["lr_schedulers"], strict=False):
         load_scheduler(config.scheduler, told)
     ended = checkpoint["loops"]["counters"]["due"] == "epoch_end"  # whose values are no part of the next epoch
@@ -293,21 +308,6 @@ def load_scheduler(scheduler: Any, told: Any) -> None:
 
 def _holds_schedulers(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(hasattr(each, "state_dict") for each in value)
-
-
-def _call_loading(trainer: Any, checkpoint: dict[str, Any]) -> None:
-    """The hooks that see a checkpoint before it is put in place."""
-    if trainer.datamodule is not None:
-        trainer.datamodule.on_load_checkpoint(checkpoint)
-        trainer.datamodule.load_state_dict(checkpoint.get("datamodule", {}))
-    trainer.hooks.call_callbacks("on_load_checkpoint", checkpoint)
-    trainer.lightning_module.on_load_checkpoint(checkpoint)
-
-
-def load_weights(trainer: Any, content: Content) -> None:
-    """Take the weights of a checkpoint, and nothing else; call the module's on_load_checkpoint."""
-    trainer.lightning_module.on_load_checkpoint(told_by(content, trainer.is_torch))
-    put_weights(trainer.engines.steps.block, content, trainer.lightning_module.strict_loading)
 
 
 def put_weights(block: Any, content: Content, strict: bool) -> None:

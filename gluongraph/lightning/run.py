@@ -7,6 +7,7 @@ from typing import Any
 
 from gluongraph.errors import with_user_location
 from gluongraph.lightning import checkpoints
+from gluongraph.lightning.data import generators
 from gluongraph.lightning.datamodule import LightningDataModule
 from gluongraph.lightning.defaults import in_order
 from gluongraph.lightning.engine.engines import Engines
@@ -78,7 +79,7 @@ class Run:
         else:
             trainer.engines = Engines(trainer, module, trainer.is_torch)
             if saved is not None:
-                checkpoints.load_weights(trainer, saved)
+                checkpoints.begin_loading(trainer, saved)
         results = self._run_stage()
         self._finish()
         return results
@@ -160,6 +161,8 @@ class Run:
         """Optimizers, the engine, and the state of a checkpoint."""
         trainer, module = self.trainer, self.module
         trainer.engines = Engines(trainer, module, trainer.is_torch)
+        if saved is not None:
+            checkpoints.begin_loading(trainer, saved)
         manual = not module.automatic_optimization
         made: Configured = configured(trainer.hooks.call_module("configure_optimizers"), manual)
         trainer.optimizers, trainer.lr_scheduler_configs = made.optimizers, made.schedulers
@@ -167,8 +170,8 @@ class Run:
         if trainer.world_size > 1:
             how = {"kvstore": "dist_sync"} | ({"strategy": trainer.strategy} if trainer.strategy else {})
         trainer.gluon_trainer = gluon_trainer(made.optimizers, module, how) if made.optimizers else None
-        self._clip_by_value()
         trainer.engines.prepare(trainer.gluon_trainer)
+        self._clip_by_value()
         trainer.hooks.call("on_fit_start")
         if trainer.enable_autolog_hparams:
             _log_hyperparameters(trainer, module)
@@ -203,7 +206,7 @@ class Run:
         fresh = trainer.global_step == 0 and trainer.current_epoch == 0 and trainer.counters.batch_idx < 0
         if not (trainer.enable_validation and trainer.num_sanity_val_steps > 0 and fresh):
             return
-        with trainer.stage("sanity_check"):
+        with trainer.stage("sanity_check"), generators.kept():
             trainer.hooks.call_callbacks("on_sanity_check_start")
             trainer.validate_loop.run()
             trainer.hooks.call_callbacks("on_sanity_check_end")

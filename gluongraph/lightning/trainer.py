@@ -8,6 +8,8 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gluongraph.lightning import arguments as args
 from gluongraph.lightning.batch import cast_floats
 from gluongraph.lightning.callbacks.callback import Callback
@@ -16,7 +18,7 @@ from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.loops.counters import Counters
 from gluongraph.lightning.loops.evaluation import EvaluationLoop, PredictionLoop
 from gluongraph.lightning.loops.fit import FitLoop
-from gluongraph.lightning.metric_log import MetricLog
+from gluongraph.lightning.metric_log import MetricLog, Seen
 from gluongraph.lightning.metrics import Logged, Store
 from gluongraph.lightning.optimizers import LRSchedulerConfig
 from gluongraph.lightning.profilers import profiler_of
@@ -541,12 +543,10 @@ class Trainer:
     def _values(self, kind: str) -> dict[str, Any]:
         found = self.metric_log.seen(kind)
         if not self.is_torch:
-            import numpy as np
-
-            return {name: np.float64(value) for name, value in found.items()}
+            return Seen(found, np.float64)
         from gluongraph.torch.export import torch
 
-        return {name: torch().tensor(value) for name, value in found.items()}
+        return Seen(found, torch().tensor)
 
     def log_value(self, logged: Logged, value: float) -> None:
         """Take a value that a hook logs."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import random as python_random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,6 +48,25 @@ def put(states: States) -> None:
     random.set_all_states(states.own)
     if states.torch is not None and is_torch_loaded():
         sys.modules["torch"].set_rng_state(states.torch)
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """Within: what is drawn changes nothing for what comes after.
+
+    >>> import numpy as np
+    >>> from gluongraph.lightning.data import generators
+    >>> np.random.seed(0)
+    >>> with generators.kept():
+    ...     first = np.random.rand()
+    >>> np.random.rand() == first
+    True
+    """
+    states = take()
+    try:
+        yield
+    finally:
+        put(states)
 
 
 def to_json(states: States) -> Json:

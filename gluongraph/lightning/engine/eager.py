@@ -73,7 +73,7 @@ class EagerEngine:
             made[0] = self._gradients(batch, batch_idx, accumulates)
             return None if made[0] is None else made[0][0]
 
-        if accumulates:
+        if accumulates or not self.optimizers:
             closure()
         else:
             hooks, trainer = self.trainer.hooks, self.trainer
@@ -92,20 +92,22 @@ class EagerEngine:
         result = self._call(batch, batch_idx)
         loss = loss_of(result)
         every = trainer.accumulate_grad_batches
-        if batch_idx % every == 0:
-            hooks.call("on_before_zero_grad", self.optimizers[0])
-            hooks.call_module("optimizer_zero_grad", trainer.current_epoch, batch_idx, self.optimizers[0])
+        optimizer = self.optimizers[0] if self.optimizers else None
+        if optimizer is not None and batch_idx % every == 0:
+            hooks.call("on_before_zero_grad", optimizer)
+            if self.torch or hooks.overridden("optimizer_zero_grad"):
+                hooks.call_module("optimizer_zero_grad", trainer.current_epoch, batch_idx, optimizer)
         if loss is None:
             return None
         window = trainer.window_length(batch_idx)
         hooks.call("on_before_backward", loss)
         hooks.call_module("backward", loss if window == 1 else loss / window)
         hooks.call("on_after_backward")
-        if not accumulates:
-            hooks.call("on_before_optimizer_step", self.optimizers[0])
+        if optimizer is not None and not accumulates:
+            hooks.call("on_before_optimizer_step", optimizer)
             hooks.call_module(
                 "configure_gradient_clipping",
-                self.optimizers[0],
+                optimizer,
                 gradient_clip_val=trainer.gradient_clip_val,
                 gradient_clip_algorithm=trainer.gradient_clip_algorithm,
             )

@@ -38,7 +38,7 @@ class Engines:
     def __init__(self, trainer: Any, module: Any, torch: bool):
         self.trainer, self.module, self.torch = trainer, module, torch
         self.steps = steps_of(module, torch)
-        self.mode, self.why = self._mode()
+        self.mode, self.why = "", ""
         self.engine: Any = None
         self.skipped_last = False
         self._evaluation = EvaluationEngine(self.steps, trainer.compile_options(evaluation=True))
@@ -52,6 +52,10 @@ class Engines:
             return "eager", "Trainer(eager=True)"
         if not module.automatic_optimization:
             return "eager", f"{type(module).__name__} has automatic_optimization = False"
+        if trainer.hooks.overridden("backward"):
+            return "eager", "backward is overridden"
+        if not trainer.optimizers:
+            return "eager", "configure_optimizers gave None"
         names = [name for name in GRADIENT_HOOKS if trainer.hooks.anybody(name)]
         if names:
             return "staged", f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} overridden"
@@ -60,6 +64,7 @@ class Engines:
     def prepare(self, gluon_trainer: Any) -> None:
         """Make the engine that trains."""
         trainer, store = self.trainer, self.trainer.metric_log.stores["train"]
+        self.mode, self.why = self._mode()
         if self.mode == "eager":
             self.engine = EagerEngine(trainer, self.module, self.steps, gluon_trainer, store, self.torch)
         elif self.mode == "staged":

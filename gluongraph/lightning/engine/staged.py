@@ -65,16 +65,24 @@ class StagedEngine(FusedEngine):
             return None
         if hooks.anybody("on_before_backward"):
             hooks.call("on_before_backward", to_user(made[0], self.torch))
-        with self._visible():
-            hooks.call("on_after_backward")
+        if hooks.anybody("on_after_backward"):
+            window = trainer.window_length(batch_idx)
+            self._scale(1 / window)
+            with self._visible():
+                hooks.call("on_after_backward")
+            self._scale(window)
         return made
+
+    def _scale(self, factor: float) -> None:
+        """Multiply the gradients of the window, which are sums, as hooks see means."""
+        if factor != 1:
+            for gradient in self.sums().values():
+                gradient *= factor
 
     def _before_update(self) -> None:
         """The hooks that see the gradients of the window, which are their mean now, and clip them."""
         trainer, accumulator = self.trainer, self.step.accumulator
-        count = accumulator.samples
-        for gradient in self.sums().values():
-            gradient /= count
+        self._scale(1 / accumulator.samples)
         accumulator.samples = 1
         with self._visible():
             trainer.hooks.call("on_before_optimizer_step", self.optimizer)

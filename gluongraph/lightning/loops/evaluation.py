@@ -22,6 +22,7 @@ class EvaluationLoop:
         self.trainer, self.kind = trainer, kind
         self.loaders: list[Any] | None = None
         self.batches: list[int | float] = []
+        self._seen: dict[int | None, int] = {}  # batches of each loader, in all runs: the x axis of logged steps
 
     @property
     def _short(self) -> str:
@@ -32,7 +33,7 @@ class EvaluationLoop:
         trainer = self.trainer
         limit = getattr(trainer, f"limit_{self._short}_batches")
         if limit == 0 or (self.kind != "predict" and not trainer.has_step(f"{self.kind}_step")):
-            self.loaders, self.batches = [], []
+            self.loaders, self.batches, self._seen = [], [], {}
             return
         self.loaders = trainer.data.evaluation(self._short)
         self.batches = [trainer.agreed(num_batches(each, limit, self._short)) for each in self.loaders]
@@ -95,8 +96,11 @@ class EvaluationLoop:
         if trainer.hooks.anybody(f"on_{self.kind}_batch_end"):
             output = to_user(output, trainer.is_torch)
         self._call("batch_end", output, batch, batch_idx, *where)
-        if store.logs_steps and not trainer.sanity_checking:
-            trainer.metric_log.write(store.metrics(True)["log"], step=batch_idx)
+        if not trainer.sanity_checking:
+            if store.logs_steps:
+                found = trainer.metric_log.refresh(True)
+                trainer.metric_log.write(found["log"], step=self._seen.get(index, 0))
+            self._seen[index] = self._seen.get(index, 0) + 1
         return output
 
     def _end(self, outputs: list[dict[str, float]]) -> list[dict[str, float]]:

@@ -246,7 +246,7 @@ class FitLoop:
     def _end_batch(self, result: Any, batch: Any, index: int) -> None:
         hooks = self.trainer.hooks
         if hooks.anybody("on_train_batch_end"):
-            outputs = outputs_of(result, self.trainer.is_torch)
+            outputs = outputs_of(result, self.trainer.is_torch, self.trainer.accumulate_grad_batches)
             hooks.call_callbacks("on_train_batch_end", outputs, batch, index)
             if hooks.overridden("on_train_batch_end"):
                 hooks.call_module("on_train_batch_end", outputs, batch, index)
@@ -349,10 +349,11 @@ def _types(arrays: list[Any]) -> list[Any]:
     return [(a.shape, a.dtype) for a in arrays]
 
 
-def outputs_of(result: Any, torch: bool) -> Any:
-    """What on_train_batch_end gets: a dict with "loss", among what training_step gave; None where that gave None."""
+def outputs_of(result: Any, torch: bool, accumulated: int = 1) -> Any:
+    """What on_train_batch_end gets: a dict with "loss", among what training_step gave; None where that gave None. The
+    loss is divided by the number of batches to an update, as in Lightning."""
     if result is None:
         return None
     loss, given = result
     made = dict(given) if isinstance(given, dict) else {}
-    return to_user({**made, "loss": loss}, torch)
+    return to_user({**made, "loss": loss if accumulated == 1 or loss is None else loss / accumulated}, torch)
