@@ -216,6 +216,16 @@ class Storage:
             global _writes
             _writes += 1
 
+    @staticmethod
+    def without_elements() -> type[Storage]:
+        """The class of such a storage whose elements are on other ranks; it has the same slots."""
+        return Absent
+
+    @staticmethod
+    def with_elements() -> type[Storage]:
+        """The class of such a storage with its elements."""
+        return Storage
+
     def lend(self) -> Array:
         """The array, for somebody who may write into its memory at any time."""
         if not self.lent:
@@ -237,16 +247,16 @@ class Storage:
         _moves += 1
 
 
-class Absent(Storage):
-    """A storage whose elements are on other ranks: who asks for `array` gets an error; `form` has the right shape and
-    dtype, and no memory."""
+class AbsentElements:
+    """What a storage is whose elements are on other ranks: who asks for `array` gets an error; `form` has the right
+    shape and dtype, and no memory."""
 
     __slots__ = ()
 
     absent = True
 
     @property
-    def array(self) -> Array:  # type: ignore[override]  # an attribute of all others, which every call reads
+    def array(self) -> Array:
         """Raise MXNetError: there is nothing to read."""
         raise absent_error()
 
@@ -261,6 +271,12 @@ class Absent(Storage):
         raise absent_error()
 
 
+class Absent(AbsentElements, Storage):  # type: ignore[override]  # `array` is an attribute of all others
+    """A storage whose elements are on other ranks."""
+
+    __slots__ = ()
+
+
 def absent_error() -> MXNetError:
     """The error for reading or writing an array whose elements are divided among ranks."""
     message = "the elements of this parameter are divided among ranks"
@@ -271,12 +287,12 @@ def release(storage: Storage) -> None:
     """Give back the memory of a storage, whose elements have been stored elsewhere."""
     empty = np.zeros((), storage.array.dtype)
     storage.rehome(np.broadcast_to(empty, storage.array.shape), copy=False)
-    storage.__class__ = Absent
+    storage.__class__ = storage.without_elements()
 
 
 def restore(storage: Storage, array: Array) -> None:
     """Let a released storage live in this array."""
-    storage.__class__ = Storage
+    storage.__class__ = storage.with_elements()
     storage.rehome(array, copy=False)
 
 

@@ -144,8 +144,8 @@ def write(place: Path, content: Content, keep: Keep) -> Path:
 
 
 def write_alone(place: Path, content: Content) -> Path:
-    """Write a checkpoint under a name of its own, outside of a run's numbering. One that was there is replaced: there is
-    always the old one or the new one.
+    """Write a checkpoint under a name of its own, outside of a run's numbering. One that was there is replaced when
+    the new one is whole.
 
     Raises:
         OSError: it cannot be written; what was there before is whole.

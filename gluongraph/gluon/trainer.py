@@ -617,6 +617,17 @@ class Trainer:
         with self._sharded.whole():
             yield
 
+    def make_whole(self) -> None:
+        """Make parameters whole again, for good, that strategy="fsdp" divides among ranks. All ranks call this.
+
+        >>> from gluongraph import gluon
+        >>> net = gluon.nn.Dense(1, in_units=2)
+        >>> net.initialize()
+        >>> gluon.Trainer(net.collect_params(), "sgd").make_whole()  # parameters are whole, on one rank
+        """
+        if self._sharded is not None:
+            self._sharded.dissolve()
+
     def check_shards(self, eager: bool) -> None:
         """Refuse an update of shards of parameters that would be lost; `eager` is one outside compiled steps.
 

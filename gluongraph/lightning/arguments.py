@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
 from gluongraph.host import nvidia
@@ -161,7 +160,9 @@ def check_clipping(value: Any, algorithm: Any) -> str:
     Raises:
         MisconfigurationException: no positive number, or an algorithm that is neither "norm" nor "value".
     """
-    if value is not None and not (isinstance(value, Real) and not isinstance(value, bool) and 0 <= value < math.inf):
+    if value is not None and not (
+        isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+    ):
         raise misconfigured(f"gradient_clip_val is a number from 0 on, not {value!r}")
     name = "norm" if algorithm is None else str(algorithm).lower()
     if name not in ("norm", "value"):

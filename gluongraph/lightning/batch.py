@@ -126,14 +126,15 @@ def batch_size_of(arrays: Sequence[Any]) -> int:
 
 
 def cast_floats(value: Any, dtype: str) -> Any:
-    """A batch whose floating-point arrays have another element type: numpy's are NDArrays then, tensors stay tensors."""
+    """A batch whose floating-point arrays are cast; numpy's become NDArrays, tensors stay tensors."""
     if isinstance(value, Mapping):
         return {key: cast_floats(each, dtype) for key, each in value.items()}
     if isinstance(value, (tuple, list)):
         parts = [cast_floats(each, dtype) for each in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if is_torch_loaded():
-        from gluongraph.torch.tensors import is_tensor, torch
+        from gluongraph.torch.export import torch
+        from gluongraph.torch.tensors import is_tensor
 
         if is_tensor(value):
             return value.to(getattr(torch(), dtype)) if value.is_floating_point() else value

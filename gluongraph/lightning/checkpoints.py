@@ -1,7 +1,7 @@
 """Checkpoints of a Trainer: folders of safetensors and JSON, written atomically; loading one executes nothing.
 
-A checkpoint has what `TrainStep.save` writes, and under "lightning" what the loops, callbacks, schedulers and loaders go
-on from. Arrays that users add in on_save_checkpoint are kept in a file of their own.
+A checkpoint has what `TrainStep.save` writes, and under "lightning" what loops, callbacks, schedulers and loaders
+go on from. Arrays that users add in on_save_checkpoint are kept in a file of their own.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def selected(trainer: Any, fn: str, ckpt_path: Any, given: bool) -> str | None:
         return found
     if ckpt_path in ("hpc", "registry"):
         raise misconfigured(f"ckpt_path={ckpt_path!r}: there is no such thing here", help='a path, "best" or "last"')
-    path = os.fspath(ckpt_path)
+    path = str(os.fspath(ckpt_path))
     if not exists(path):
         message = with_user_location(f"there is no checkpoint {path}", help=_beside(path))
         raise FileNotFoundError(errno.ENOENT, message, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 from gluongraph.lightning.errors import misconfigured
@@ -35,7 +36,7 @@ def default_callbacks(
     summary: bool | None,
     max_time: float | None,
 ) -> list[Any]:
-    """The callbacks given, and those that every training has unless they are switched off; those that save come last."""
+    """The callbacks given, and those that a training has unless they are switched off; those that save come last."""
     from gluongraph.lightning import callbacks as all
 
     made = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
@@ -51,7 +52,7 @@ def default_callbacks(
     if checkpoints is not False and not any(isinstance(c, all.Checkpoint) for c in made):
         made.append(all.ModelCheckpoint())
     if max_time is not None and not any(isinstance(c, all.Timer) for c in made):
-        made.append(all.Timer(duration={"seconds": max_time}))
+        made.append(all.Timer(duration=timedelta(seconds=max_time)))
     keys = [c.state_key for c in made if type(c).state_dict is not all.Callback.state_dict]
     for key in keys:
         if keys.count(key) > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gluongraph.errors import MXNetError, with_user_location
 
 
-class MisconfigurationException(MXNetError, ValueError):  # noqa: N818 - Lightning's name
+class MisconfigurationException(MXNetError, ValueError):
     """Arguments, hooks or loaders that contradict each other, or that mean nothing.
 
     >>> import gluongraph.lightning as L

@@ -1,4 +1,4 @@
-"""The hooks of a training that modules, callbacks and data modules may override, and which of them an object overrides."""
+"""The hooks that modules, callbacks and data modules may override, and which of them an object overrides."""
 
 from __future__ import annotations
 

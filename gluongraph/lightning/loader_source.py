@@ -39,7 +39,9 @@ class LoaderSource:
             return self.given[kind]
         name, owner = f"{kind}_dataloader", self._owner(kind)
         if owner is None:
-            message = f"`Trainer.{CALLS[kind]}` has no {kind} loader: no argument, and no {name} of module or data module"
+            message = (
+                f"`Trainer.{CALLS[kind]}` has no {kind} loader: no argument, and no {name} of module or data module"
+            )
             raise misconfigured(message, help=f"trainer.{CALLS[kind]}(model, loader)")
         made = getattr(owner, name)()
         if made is None:
@@ -80,7 +82,7 @@ class LoaderSource:
         if trainer.overfit_batches and kind in ("train", "val") and trainer.state.fn == "fit":
             loader = sampling.without_shuffling(loader, kind)
         if trainer.world_size > 1 and trainer.use_distributed_sampler:
-            shuffle = kind == "train" and not trainer.overfit_batches
+            shuffle = sampling.is_shuffled(loader)
             loader = sampling.by_rank(loader, trainer.world_size, trainer.global_rank, shuffle, pad=kind != "predict")
         sampling.seed_workers(loader, trainer.global_rank)
         return loader

@@ -1,4 +1,4 @@
-"""LightningModule: a model with its training, validation, test and prediction steps, over Gluon blocks or torch modules."""
+"""LightningModule: a model with its steps for training, validation, test and prediction."""
 
 from __future__ import annotations
 
@@ -106,6 +106,10 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         message = f"{type(self).__name__}.forward is missing: predict_step calls the module on a batch"
         raise misconfigured(message, help="write forward(self, x), or predict_step")
 
+    if TYPE_CHECKING:  # torch.nn.Module has these
+        parameters: Callable[[], Iterator[Any]]
+        train: Callable[[bool], Any]
+
     if TYPE_CHECKING or _Base is object:
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -129,8 +133,8 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         return self(batch)
 
     def configure_optimizers(self) -> Any:
-        """The optimizer: of torch.optim, a `gluon.Trainer` or an optimizer of `mx.optimizer`; or a list of them, a pair of
-        lists of optimizers and schedulers, or a dict with "optimizer", "lr_scheduler" and "monitor"."""
+        """The optimizer: of torch.optim, a `gluon.Trainer` or an optimizer of `mx.optimizer`; or a list of them, a pair
+        of lists of optimizers and schedulers, or a dict with "optimizer", "lr_scheduler" and "monitor"."""
         raise misconfigured(f"{type(self).__name__}.configure_optimizers is missing")
 
     # -- where it is

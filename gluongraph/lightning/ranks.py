@@ -9,6 +9,7 @@ import numpy as np
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.environment import world
+from gluongraph.storage import Array
 
 
 class Ranks:
@@ -92,10 +93,13 @@ class Ranks:
 
         array = as_array(data)
         host = np.ascontiguousarray(data if array is None else array.asnumpy() if isinstance(array, NDArray) else array)
-        made = host[None] if self.size == 1 else self._gathered(host)
+        made = self.gather_arrays(host)
         return to_user(NDArray(made), torch)
 
-    def _gathered(self, host: Any) -> Any:
+    def gather_arrays(self, host: Array) -> Array:
+        """The arrays of all ranks, all of one shape, along a new first axis."""
+        if self.size == 1:
+            return host[None]
         made = np.empty((self.size, *host.shape), host.dtype)
         self._communicator.allgather(host.reshape(-1), made.reshape(-1))
         return made

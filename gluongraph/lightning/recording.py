@@ -32,8 +32,8 @@ class Recorder:
             raise misconfigured(f"self.log({logged.name!r}, ...) is called twice in {self.fx}", help="use two names")
         if isinstance(value, (int, float)):
             warn(
-                f"self.log({logged.name!r}, {value!r}) in {self.fx} logs a number of Python's, which is a constant of the"
-                " compiled step: later steps log the same number. Log it in on_train_batch_end, or compute it of arrays"
+                f"self.log({logged.name!r}, {value!r}) in {self.fx} logs a number of Python's, which is a constant of"
+                " the compiled step: later steps log the same number. Log it in on_train_batch_end, or compute it of arrays"
             )
         else:
             count = 1
@@ -75,8 +75,8 @@ class TracedIndex(int):
         help = "do that in on_train_batch_start or on_train_batch_end, or use L.Trainer(..., eager=True)"
         raise TraceError(with_user_location(message, help=help))
 
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __index__ = __int__ = __float__ = _refuse  # type: ignore[assignment]
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __index__ = __int__ = __float__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __rmod__ = _refuse
     __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = __neg__ = __pow__ = __rpow__ = _refuse
-    __str__ = __format__ = _refuse  # type: ignore[assignment]
+    __str__ = __format__ = _refuse
     __hash__ = int.__hash__

@@ -219,6 +219,8 @@ class Run:
         for logger in trainer.loggers:
             logger.finalize("success")
         if self.fn == "fit":
+            if trainer.gluon_trainer is not None:
+                trainer.gluon_trainer.make_whole()
             trainer.hooks.call("on_fit_end")
         if trainer.datamodule is not None:
             trainer.datamodule.teardown(stage=self.fn)

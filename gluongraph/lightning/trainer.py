@@ -315,10 +315,12 @@ class Trainer:
         """
         return self._evaluate("test", model, dataloaders, ckpt_path, verbose, datamodule)
 
-    def _evaluate(self, fn: str, model: Any, loaders: Any, ckpt_path: Any, verbose: bool, datamodule: Any) -> Any:
+    def _evaluate(
+        self, fn: str, model: Any, loaders: Any, ckpt_path: Any, verbose: bool, datamodule: Any
+    ) -> list[dict[str, float]]:
         loaders, datamodule = _split(loaders, datamodule, fn)
         kind = "val" if fn == "validate" else "test"
-        results = Run(self, fn, model, {kind: loaders}, datamodule, ckpt_path)()
+        results: list[dict[str, float]] = Run(self, fn, model, {kind: loaders}, datamodule, ckpt_path)()
         if verbose and self.is_global_zero:
             from gluongraph.lightning.table import print_results
 
@@ -458,7 +460,7 @@ class Trainer:
             return float("inf") if self.max_steps == -1 else self.max_steps
         if self.num_training_batches == float("inf"):
             return self.max_steps if self.max_steps != -1 else float("inf")
-        updates = -(-int(self.num_training_batches) // self.accumulate_grad_batches) * self.max_epochs
+        updates: int = -(-int(self.num_training_batches) // self.accumulate_grad_batches) * self.max_epochs
         return updates if self.max_steps == -1 else min(updates, self.max_steps)
 
     @property
@@ -734,8 +736,10 @@ class Trainer:
                 each.training = training
 
     def evaluation_weights(self) -> Any:
-        """Within: the weights that are evaluated; a callback may put others in place."""
-        return nullcontext()
+        """Within: weights are whole, where ranks have parts of them."""
+        return (
+            self.gluon_trainer.whole_parameters() if self.strategy == "fsdp" and self.gluon_trainer else nullcontext()
+        )
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:

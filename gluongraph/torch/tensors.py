@@ -10,7 +10,7 @@ from gluongraph.dtypes import numpy_dtype
 from gluongraph.host.torch_module import is_torch_loaded
 from gluongraph.initializer import Initializer
 from gluongraph.ndarray import NDArray
-from gluongraph.storage import Array, Storage
+from gluongraph.storage import AbsentElements, Array, Storage
 from gluongraph.torch.aten.context import DTYPE_NAMES
 from gluongraph.torch.export import torch
 
@@ -56,7 +56,26 @@ class SharedStorage(Storage):
     def rehome(self, array: Array, *, copy: bool = True) -> None:
         """Live in `array` from now on, the tensor too."""
         super().rehome(array, copy=copy)
-        self.tensor.data = to_torch(array)
+        if array.flags.writeable:
+            self.tensor.data = to_torch(array)
+        else:  # of elements on other ranks: the shape, without memory
+            self.tensor.data = self.tensor.data.new_zeros(()).expand(array.shape)
+
+    @staticmethod
+    def without_elements() -> type[Storage]:
+        """The class of a shared storage whose elements are on other ranks."""
+        return SharedAbsent
+
+    @staticmethod
+    def with_elements() -> type[Storage]:
+        """The class of a shared storage with its elements."""
+        return SharedStorage
+
+
+class SharedAbsent(AbsentElements, SharedStorage):  # type: ignore[override]  # `array` is an attribute of all others
+    """The storage of a tensor whose elements are on other ranks; the tensor has its shape, and zeros."""
+
+    __slots__ = ()
 
 
 class FromTensor(Initializer):

@@ -123,6 +123,6 @@ class EvaluationEngine:
 
 
 def _stacked(arrays: Sequence[Any]) -> Any:
-    """Arrays of one type along a new first axis. (Of numpy's float64 a step makes float32, of an NDArray's it does not.)"""
+    """Arrays of one type along a new first axis; an NDArray for float64, of which a step keeps the type."""
     made = np.stack([a.asnumpy() if isinstance(a, NDArray) else a for a in arrays])
     return NDArray(made) if made.dtype == np.float64 and isinstance(arrays[0], NDArray) else made

@@ -27,7 +27,7 @@ class StagedEngine(FusedEngine):
         self.optimizer = trainer.optimizers[0] if trainer.optimizers else None
         self._begun = False  # has this window's first batch come?
 
-    def train(self, batch: Any, batch_idx: int, accumulates: bool) -> Any:  # type: ignore[override]
+    def train(self, batch: Any, batch_idx: int, accumulates: bool) -> Any:
         """One batch with its hooks, and the update where it ends a window."""
         made: list[Any] = [None]
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from gluongraph.lightning.batch import to_user
-from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.data.combined import close
 from gluongraph.lightning.data.loaders import begin, num_batches
+from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.loops.gather import gathered
 
 
 class EvaluationLoop:
@@ -146,7 +147,8 @@ class PredictionLoop(EvaluationLoop):
                     output = to_user(self._step(batch, batch_idx, index, store), trainer.is_torch)
                     if self.return_predictions:
                         made.append(output)
-                results.append(made)
+                splits = trainer.world_size > 1 and trainer.use_distributed_sampler and self.return_predictions
+                results.append(gathered(made, trainer.ranks, trainer.is_torch) if splits else made)
             trainer.dataloader_idx = None
             self._call("epoch_end")
             self._call("end")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from gluongraph.errors import warn
@@ -43,8 +42,8 @@ class FitLoop:
         self.val_check_batch = self._val_check_batch()
         if trainer.loggers and self.num_batches < trainer.log_every_n_steps and not trainer.fast_dev_run:
             warn(
-                f"an epoch has {self.num_batches} batches, and log_every_n_steps={trainer.log_every_n_steps}: nothing is"
-                " logged for steps. Give a smaller number to see that"
+                f"an epoch has {self.num_batches} batches, and log_every_n_steps={trainer.log_every_n_steps}: nothing"
+                " is logged for steps. Give a smaller number to see that"
             )
 
     def _val_check_batch(self) -> int | float | None:
@@ -79,7 +78,7 @@ class FitLoop:
 
     @property
     def _steps_done(self) -> bool:
-        return self.trainer.max_steps != -1 and self.counters.global_step >= self.trainer.max_steps
+        return bool(self.trainer.max_steps != -1 and self.counters.global_step >= self.trainer.max_steps)
 
     @property
     def done(self) -> bool:

@@ -159,7 +159,7 @@ class ProgressBar(Callback):
         idle = self._pace.until(self._drawn + self.draws_every, trainer.counters.batches_seen)
         idle += -(done + 1 + idle) % self._each
         left = self._epoch_total - done - 1
-        return min(idle, left) if left >= 0 else idle
+        return float(min(idle, left) if left >= 0 else idle)
 
     def _begin_epoch(self) -> float:
         """An epoch of so many batches begins."""
