@@ -184,10 +184,6 @@ class ModelHooks:
         """Put the module into prediction mode."""
         self._set_mode(False)
 
-    def on_predict_model_train(self) -> None:
-        """Put the module back into the mode of before."""
-        self._set_mode(True)
-
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Called with what a checkpoint will hold; may add to it what JSON holds, and arrays."""
 

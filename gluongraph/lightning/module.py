@@ -296,6 +296,9 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         step, epoch = default[0] if on_step is None else on_step, default[1] if on_epoch is None else on_epoch
         if step and not steps:
             raise misconfigured(f"self.log({name!r}, on_step=True) in {fx}", help="leave on_step out")
+        if not (step or epoch):
+            message = f"self.log({name!r}, on_step=False, on_epoch=False): nobody would see it"
+            raise misconfigured(message, help="give one of them, or leave the call out")
         if "/dataloader_idx_" in name:
             message = f"self.log({name!r}, ...): the name holds the number of the loader, which is added by itself"
             raise misconfigured(message, help="add_dataloader_idx=True adds it")

@@ -221,7 +221,7 @@ class Trainer:
         if max_epochs is None:
             max_epochs = 1000 if max_steps == -1 and self.max_time is None else -1
         self.max_epochs, self.max_steps = max_epochs, max_steps
-        self.min_epochs, self.min_steps = min_epochs, min_steps
+        self.min_epochs, self.min_steps = min_epochs or 0, min_steps
 
     def _set_limits(self, fast_dev_run: Any, train: Any, val: Any, test: Any, predict: Any, overfit: Any) -> None:
         args.check_count("fast_dev_run", int(fast_dev_run), 0)
@@ -730,7 +730,7 @@ class Trainer:
             yield
         finally:
             name = f"on_{kind}_model_train"
-            if self.hooks.overridden(name):
+            if kind != "predict" and self.hooks.overridden(name):
                 self.hooks.call_module(name)
             for each, training in modes:
                 each.training = training

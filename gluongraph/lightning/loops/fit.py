@@ -65,6 +65,15 @@ class FitLoop:
         return max(1, int(self.num_batches * interval))
 
     @property
+    def max_epochs(self) -> int:
+        """That of the Trainer: settable, for another call of fit that goes on."""
+        return int(self.trainer.max_epochs)
+
+    @max_epochs.setter
+    def max_epochs(self, count: int) -> None:
+        self.trainer.max_epochs = count
+
+    @property
     def can_stop_early(self) -> bool:
         """Have the least numbers of epochs and steps been made?"""
         trainer = self.trainer
@@ -139,28 +148,18 @@ class FitLoop:
         log.refresh(True)
         log.on_step = False
         trainer.synchronize_metrics(log.store)
-        counters.epoch += 1
-        self._epoch_hooks()
+        trainer.hooks.call_callbacks("on_train_epoch_end", monitoring=False)
+        trainer.hooks.call_module("on_train_epoch_end")
+        trainer.hooks.call_callbacks("on_train_epoch_end", monitoring=True)
         log.refresh()
         if self._at_last_batch:
-            step_schedulers(trainer, "epoch", counters.epoch, plateau=True)
+            step_schedulers(trainer, "epoch", counters.epoch + 1, plateau=True)
         counters.logged_steps -= 1
         log.write(log.store.metrics(False)["log"])
         counters.logged_steps += 1
         log.store.reset()
+        counters.epoch += 1
         counters.batch_idx, counters.due = -1, ""
-
-    def _epoch_hooks(self) -> None:
-        """on_train_epoch_end sees the epoch that it ends as the current one."""
-        trainer, counters = self.trainer, self.counters
-        counters.epoch -= 1
-        self._processed = counters.epoch + 1
-        try:
-            trainer.hooks.call_callbacks("on_train_epoch_end", monitoring=False)
-            trainer.hooks.call_module("on_train_epoch_end")
-            trainer.hooks.call_callbacks("on_train_epoch_end", monitoring=True)
-        finally:
-            counters.epoch += 1
 
     # -- batches
 
@@ -252,7 +251,7 @@ class FitLoop:
 
     def _log_step(self) -> None:
         trainer = self.trainer
-        if not trainer.loggers:
+        if not trainer.loggers or not trainer.log_every_n_steps:
             return
         due = (self.counters.logged_steps + 1) % trainer.log_every_n_steps == 0
         if due or trainer.should_stop or trainer.fast_dev_run:
@@ -305,7 +304,7 @@ class FitLoop:
         limits = [float(trainer.engines.joins), trainer.hooks.idle_batches(), self.num_batches - counters.batch_idx - 2]
         if trainer.max_steps != -1:
             limits.append(trainer.max_steps - counters.global_step)
-        if trainer.loggers and trainer.metric_log.store.logs_steps:
+        if trainer.loggers and trainer.log_every_n_steps and trainer.metric_log.store.logs_steps:
             every = trainer.log_every_n_steps
             limits.append(every - 1 - counters.logged_steps % every)
         if self.validates_in_epoch():

@@ -194,7 +194,7 @@ def checkpoint_of_the_best_by_steps(L: ModuleType) -> Result:
 
 @case
 def checkpoint_steps_accumulated(L: ModuleType) -> Result:
-    how = {"accumulate_grad_batches": 2}
+    how = {"accumulate_grad_batches": 3}
     return saved(L, every_n_train_steps=2, save_top_k=-1, trainer_=how)
 
 

@@ -330,4 +330,4 @@ def outputs_of_steps(L: ModuleType) -> Result:
         def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
             seen.append([batch_idx, sorted(outputs), float(outputs["of"]), tuple(outputs["shape"].shape)])
 
-    return logged(L, Model, val=loader(2, seed=1), accumulate_grad_batches=2) | {"outputs": seen}
+    return logged(L, Model, loader(4), loader(2, seed=1), accumulate_grad_batches=2) | {"outputs": seen}
