@@ -87,7 +87,7 @@ LATE = {
     "artefact": "compiler",
     "lightning": "torch",
     # Commands that train nothing need not wait for them.
-    "cli": "artefact distributed gluon gluongraph nd onnx random step",
+    "cli": "artefact distributed gluon gluongraph lightning nd onnx random step",
 }
 # What annotations alone name.
 NAMED = {

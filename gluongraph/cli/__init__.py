@@ -22,6 +22,7 @@ COMMANDS = {  # name: what --help says of it
     "completion": "a script by which a shell completes these commands",
     "diff": "what differs between two steps, graphs or dumps: by pass, by launch, in memory",
     "doctor": "what gluongraph finds on this machine, and what to install",
+    "fit": "train a file's LightningModule, with options of the module, its data and the Trainer",
     "inspect": "where the time and the memory of a step go: as text, SVG, or a page for a browser",
     "key": "whose compiled code runs here: your keys, and those of people you trust",
     "ops": "the operators, their kinds, and what has a gradient",

@@ -178,7 +178,7 @@ def _subject(name: str, made: Any, batch: tuple[Any, ...], options: argparse.Nam
 
 
 @contextmanager
-def _as_script(path: Path, given: Sequence[str]) -> Iterator[None]:
+def as_script(path: Path, given: Sequence[str]) -> Iterator[None]:
     """Within: a script finds its arguments and the modules beside it, and what it prints goes to stderr."""
     argv, modules = sys.argv, sys.path[0]
     sys.argv, sys.path[0] = [str(path), *given], str(path.resolve().parent)
@@ -214,7 +214,7 @@ def _caught(path: Path, options: argparse.Namespace) -> tuple[Any, ...]:
                 raise Caught(step, batch)
 
     try:
-        with _as_script(path, options.arguments), _watching(called):
+        with as_script(path, options.arguments), _watching(called):
             try:
                 runpy.run_path(str(path), run_name="__main__")
             except SystemExit as ended:
@@ -252,7 +252,7 @@ def _watching(called: Callable[[TrainStep, tuple[Any, ...]], None]) -> Iterator[
 
 def _returned(path: Path, function: str, options: argparse.Namespace) -> tuple[Any, ...]:
     """What a function of a script gives back, or what is there under that name."""
-    with _as_script(path, options.arguments):
+    with as_script(path, options.arguments):
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None and spec.loader is not None
         module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)

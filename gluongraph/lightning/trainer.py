@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from gluongraph.lightning.batch import cast_floats
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.defaults import default_callbacks, default_loggers
 from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.loggers.logger import Logger
 from gluongraph.lightning.loops.counters import Counters
 from gluongraph.lightning.loops.evaluation import EvaluationLoop, PredictionLoop
 from gluongraph.lightning.loops.fit import FitLoop
@@ -99,8 +100,8 @@ class Trainer:
         devices: Any = "auto",
         num_nodes: int = 1,
         precision: Any = None,
-        logger: Any = None,
-        callbacks: Any = None,
+        logger: Logger | Iterable[Logger] | bool | None = None,
+        callbacks: list[Callback] | Callback | None = None,
         fast_dev_run: int | bool = False,
         max_epochs: int | None = None,
         min_epochs: int | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import shutil
 
 import numpy as np
 import pytest
@@ -51,6 +52,7 @@ if __name__ == "__main__":
 def made(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     folder = tmp_path_factory.mktemp("work")
     (folder / "train.py").write_text(SCRIPT)
+    shutil.copy(pathlib.Path(__file__).with_name("fit_module.py"), folder / "module.py")
     draw = np.random.default_rng(1)
     x, y = draw.standard_normal((160, 8), np.float32), draw.integers(0, 3, 160).astype(np.int32)
     np.savez(folder / "data.npz", x=x, y=y)

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.usefixtures("demo_environment")
 
 # Commands whose examples take minutes: how many of the last ones are run. That of bundle needs a C++ compiler, and runs
 # in the tests of the runner; those of key need the package cryptography, and run in tests/trust; those of run need MPI,
-# and run in tests/distributed.
-LONG = {"bench": 1, "bundle": 0, "key": 0, "run": 0, "tune": 1}
+# and run in tests/distributed; those of fit need jsonargparse, and run in test_fit.py.
+LONG = {"bench": 1, "bundle": 0, "fit": 0, "key": 0, "run": 0, "tune": 1}
 
 
 def examples(command: str) -> list[str]:

@@ -303,5 +303,7 @@ def _refuse_arrays(loaders: Any, name: str) -> None:
     """A collection with an array among its loaders is that of someone who takes arrays for loaders."""
     for each in _parts(loaders) or ():
         if is_array(each):
-            help = "L.data.ArrayLoader(x, y, batch_size=32) makes batches of arrays"
-            raise TypeError(with_user_location(f"{name}: {type(each).__name__} is no loader", help=help))
+            kind, collection = type(each).__name__, type(loaders).__name__
+            message = f"{name}: {kind} is no loader, and a {collection} stands for several loaders"
+            help = "L.data.ArrayLoader(x, y, batch_size=32) makes batches of arrays; a list of batches has tuples in it"
+            raise TypeError(with_user_location(message, help=help))
