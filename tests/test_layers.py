@@ -85,7 +85,7 @@ LATE = {
     "step": "artefact onnx torch",  # TrainStep.export, export_onnx; a loss of PyTorch's
     "base": "host",
     "artefact": "compiler",
-    "lightning": "torch",
+    "lightning": "compiler torch",
     # Commands that train nothing need not wait for them.
     "cli": "artefact distributed gluon gluongraph lightning nd onnx random step",
 }

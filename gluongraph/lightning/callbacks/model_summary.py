@@ -39,10 +39,10 @@ class Summary:
     >>> net.add(gluon.nn.Dense(4, in_units=3), gluon.nn.Dense(2, in_units=4))
     >>> print(summarize(net))
       | Name | Type  | Params | Mode
-    --------------------------------------
+    ---------------------------------------
     0 | 0    | Dense | 16     | train
     1 | 1    | Dense | 10     | train
-    --------------------------------------
+    ---------------------------------------
     26        Trainable params
     0         Non-trainable params
     26        Total params

@@ -50,5 +50,3 @@ def test_names_are_looked_up_and_nothing_else() -> None:
 def test_a_format_that_does_not_fit(pattern: str) -> None:
     with pytest.raises(MisconfigurationException, match="cannot be written"):
         filled(pattern, {"val_loss": 0.5, "epoch": 3})
-
-

@@ -25,7 +25,7 @@ def test_numbers_can_be_right() -> None:
         block.sum()
     found = stats(before, device_stats_monitor._counted())
     assert found["process_rss_bytes"] - used > 0.9 * block.nbytes
-    assert 10 < found["process_cpu_percent"]
+    assert found["process_cpu_percent"] > 10
     for name in ("cpu_percent", "cpu_vm_percent", "cpu_swap_percent"):
         assert 0 <= found[name] <= 100, name
 

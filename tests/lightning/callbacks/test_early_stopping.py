@@ -83,7 +83,9 @@ def test_the_state_goes_on(tmp_path: pathlib.Path) -> None:
     state = json.loads(json.dumps(first.state_dict()))
     second = EarlyStopping("loss")
     second.load_state_dict(state)
-    assert second._evaluate_stopping_criteria(0.6)[0] and second.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED
+    assert (
+        second._evaluate_stopping_criteria(0.6)[0] and second.stopping_reason is EarlyStoppingReason.PATIENCE_EXHAUSTED
+    )
     fresh = EarlyStopping("loss")
     fresh.load_state_dict(EarlyStopping("loss").state_dict())
     assert fresh.best_score == np.inf

@@ -25,7 +25,9 @@ def test_bytes_over_random_runs(original: Any, tmp_path: pathlib.Path, seed: int
     step = 0
     for _ in range(40):
         some = rng.sample(NAMES, rng.randint(1, 4))
-        metrics = {name: rng.choice([rng.random(), rng.randint(0, 9), float("nan"), float("inf"), 1e-9]) for name in some}
+        metrics = {
+            name: rng.choice([rng.random(), rng.randint(0, 9), float("nan"), float("inf"), 1e-9]) for name in some
+        }
         step += rng.randint(0, 3)
         for logger in loggers:
             logger.log_metrics(dict(metrics), step=rng.choice([step]))

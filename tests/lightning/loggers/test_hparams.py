@@ -28,7 +28,24 @@ def random_value(rng: random.Random, depth: int = 0) -> Any:
         letters = string.printable + "éß漢\x00\x1b\u2028'\"\\:#-[]{}"
         return "".join(rng.choice(letters) for _ in range(rng.randint(0, 12)))
     if kind == "word":
-        words = ["null", "true", "No", "on", "~", "1", "1e5", "-", "- a", "a: b", "a #b", " x ", ".nan", "0x1F", "1_0", ""]
+        words = [
+            "null",
+            "true",
+            "No",
+            "on",
+            "~",
+            "1",
+            "1e5",
+            "-",
+            "- a",
+            "a: b",
+            "a #b",
+            " x ",
+            ".nan",
+            "0x1F",
+            "1_0",
+            "",
+        ]
         return rng.choice(words)
     if kind == "list":
         return [random_value(rng, depth + 1) for _ in range(rng.randint(0, 4))]
@@ -66,7 +83,12 @@ def test_what_yaml_writes_is_read(seed: int) -> None:
         if kind >= 4:
             parts = [value(depth + 1) for _ in range(rng.randint(0, 3))]
             return parts if kind == 4 else {f"k{i}": part for i, part in enumerate(parts)}
-        return [rng.choice(words), rng.randint(-5, 5), rng.choice([0.5, 1e-5, 1e20, math.inf]), rng.choice([None, True])][kind]
+        return [
+            rng.choice(words),
+            rng.randint(-5, 5),
+            rng.choice([0.5, 1e-5, 1e20, math.inf]),
+            rng.choice([None, True]),
+        ][kind]
 
     data = {"lr": 0.1, "net": {"layers": [64, 10], "act": "relu"}, "x": value(), "y": value()}
     text = yaml.dump(data)
@@ -74,7 +96,13 @@ def test_what_yaml_writes_is_read(seed: int) -> None:
 
 
 def test_common_files_are_those_of_lightning(original: Any, tmp_path: pathlib.Path) -> None:
-    data = {"lr": 0.001, "eps": 1e-8, "layers": [64, 10], "net": {"act": "relu", "bias": True, "drop": None}, "epochs": 3}
+    data = {
+        "lr": 0.001,
+        "eps": 1e-8,
+        "layers": [64, 10],
+        "net": {"act": "relu", "bias": True, "drop": None},
+        "epochs": 3,
+    }
     save_hparams_to_yaml(tmp_path / "ours.yaml", data)
     original.core.saving.save_hparams_to_yaml(tmp_path / "theirs.yaml", dict(data))
     assert (tmp_path / "ours.yaml").read_bytes() == (tmp_path / "theirs.yaml").read_bytes()

@@ -142,7 +142,8 @@ ACTS = """
   out.bad = svg.querySelectorAll(".bad").length;
   const at = (share) => {
     const box = svg.getBoundingClientRect();
-    svg.dispatchEvent(new PointerEvent("pointermove", { clientX: box.left + box.width * share, clientY: box.top + 50, bubbles: true }));
+    const where = { clientX: box.left + box.width * share, clientY: box.top + 50, bubbles: true };
+    svg.dispatchEvent(new PointerEvent("pointermove", where));
     return figure.querySelector(".tip").textContent;
   };
   out.tip = at(0.97);
@@ -175,7 +176,9 @@ def test_it_works_in_a_browser(tmp_path: pathlib.Path) -> None:
     if BROWSER is None:
         pytest.skip("no Chromium here: the page was not opened")
     page = filled(tmp_path).experiment.path
-    page.write_text(page.read_text(encoding="utf-8").replace("</body>", f"<script>{ACTS}</script></body>"), encoding="utf-8")
+    page.write_text(
+        page.read_text(encoding="utf-8").replace("</body>", f"<script>{ACTS}</script></body>"), encoding="utf-8"
+    )
     flags = "--headless --no-sandbox --disable-gpu --no-first-run --disable-background-networking --disable-sync"
     more = [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--dump-dom", page.as_uri()]
     done = subprocess.run([BROWSER, *flags.split(), *more], capture_output=True, text=True, timeout=120)
@@ -188,6 +191,8 @@ def test_it_works_in_a_browser(tmp_path: pathlib.Path) -> None:
     assert out["bad"] == 1 and "success" in out["cards"][0] and any("0.125" in card for card in out["cards"])
     assert f"{EVIL}{EVIL}" in out["hparams"] and "broken" not in out["title"]
     assert "0.5" in out["linear"] and "0.01" in out["log"] and "0.01" not in out["linear"].split()
-    assert re.match(r"step 29\d · epoch 2 · [\d.]+ s(train_loss_step) 0.00\d+( at step \d+)?val_loss", out["tip"]), out["tip"]
+    assert re.match(r"step 29\d · epoch 2 · [\d.]+ s(train_loss_step) 0.00\d+( at step \d+)?val_loss", out["tip"]), out[
+        "tip"
+    ]
     assert "200" in out["linear"].split() and "2" in out["epochs"].split() and "200" not in out["epochs"].split()
     assert out["smoothed"] and out["left"] == 1 and out["themes"] == ["dark", "light"] and out["shown"] == ["lr-Adam"]

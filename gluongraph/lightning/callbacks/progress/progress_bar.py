@@ -155,7 +155,7 @@ class ProgressBar(Callback):
             return math.inf
         if not self._draws_by_time:
             return super().idle_batches(trainer)
-        done = trainer.counters.batch_idx + 1
+        done = int(trainer.counters.batch_idx) + 1
         idle = self._pace.until(self._drawn + self.draws_every, trainer.counters.batches_seen)
         idle += -(done + 1 + idle) % self._each
         left = self._epoch_total - done - 1
