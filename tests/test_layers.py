@@ -71,7 +71,7 @@ ALLOWED: dict[str, str] = {
     " gluongraph checkpoint step",
     "bench": "runtime compiler autograd nd gluon gluongraph step",
     "distributed": "runtime compiler kvstore gluon step",
-    "lightning": "ndarray random gluon gluongraph io",
+    "lightning": "runtime eager ndarray autograd random optimizer tracing nd gluon torch io checkpoint step",
     "cli": "ops codegen runtime compiler tracing bench",
     "__main__": "cli",
 }
@@ -85,7 +85,7 @@ LATE = {
     "step": "artefact onnx torch",  # TrainStep.export, export_onnx; a loss of PyTorch's
     "base": "host",
     "artefact": "compiler",
-    "lightning": "compiler torch",
+    "lightning": "compiler",
     # Commands that train nothing need not wait for them.
     "cli": "artefact distributed gluon gluongraph lightning nd onnx random step",
 }

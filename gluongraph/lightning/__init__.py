@@ -1,18 +1,25 @@
 """The training loop, with Lightning's names: `import gluongraph.lightning as L`. See docs/lightning.md."""
 
-from gluongraph.lightning import callbacks, loggers
+from gluongraph.lightning import callbacks, data, loggers, profilers, utilities
 from gluongraph.lightning.callbacks import Callback
+from gluongraph.lightning.data import ArrayLoader
 from gluongraph.lightning.datamodule import LightningDataModule
 from gluongraph.lightning.errors import MisconfigurationException
 from gluongraph.lightning.module import LightningModule
 from gluongraph.lightning.trainer import Trainer
+from gluongraph.lightning.utilities import seed_everything
 
 __all__ = [
+    "ArrayLoader",
     "Callback",
     "LightningDataModule",
     "LightningModule",
     "MisconfigurationException",
     "Trainer",
     "callbacks",
+    "data",
     "loggers",
+    "profilers",
+    "seed_everything",
+    "utilities",
 ]

@@ -160,7 +160,6 @@ def _told(trainer: Any, weights_only: bool) -> tuple[dict[str, Any], dict[str, A
     checkpoint: dict[str, Any] = {
         "epoch": trainer.current_epoch,
         "global_step": trainer.global_step,
-        "gluongraph_version": _version(),
         "module": type(module).__qualname__,
         "hparams_name": "kwargs" if module.hparams else None,
         "hyper_parameters": {name: value for name, value in module.hparams.items() if _is_plain(value)},
@@ -208,12 +207,6 @@ def scheduler_state(scheduler: Any) -> Any:
         elif isinstance(value, (list, tuple)) and all(hasattr(v, "state_dict") for v in value):
             told[name] = [scheduler_state(v) for v in value]
     return told
-
-
-def _version() -> str:
-    import gluongraph
-
-    return gluongraph.__version__
 
 
 # -- loading

@@ -10,9 +10,9 @@ def print_results(results: Sequence[Mapping[str, float]], stage: str) -> None:
 
     >>> print_results([{"loss": 0.25}], "test")
     ────────────────────────
-      test metric     value
+      test metric    value
     ────────────────────────
-      loss             0.25
+      loss            0.25
     ────────────────────────
     """
     if not any(results):

@@ -69,7 +69,7 @@ def rank_zero_warn(message: str, category: type[Warning] = UserWarning) -> None:
     >>> str(seen[0].message)
     'there are few batches'
     """
-    warn(message)
+    warn(message, category)
 
 
 def rank_zero_deprecation(message: str) -> None:
