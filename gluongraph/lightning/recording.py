@@ -63,8 +63,10 @@ def recording(recorder: Recorder) -> Iterator[None]:
         _LOCAL.recorder = before
 
 
-class TracedIndex(int):
+class TracedIndex:
     """`batch_idx` of a step that is traced: the program is compiled once for all batches, so it has no value.
+
+    (A subclass of int would not do: Python reads the value of one without asking it.)
 
     Raises:
         TraceError: where it is compared, computed with or printed.
@@ -78,5 +80,4 @@ class TracedIndex(int):
     __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __index__ = __int__ = __float__ = _refuse
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __rmod__ = _refuse
     __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = __neg__ = __pow__ = __rpow__ = _refuse
-    __str__ = __format__ = _refuse
-    __hash__ = int.__hash__
+    __str__ = __format__ = __hash__ = _refuse

@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from gluongraph.lightning.errors import misconfigured
-from gluongraph.runtime.communicator.environment import launch
+from gluongraph.runtime.communicator.environment import launch, leave
 
 _STARTED: list[subprocess.Popen[bytes]] = []
 
@@ -35,7 +35,7 @@ def start(devices: int, nodes: int) -> None:
     common |= {name: os.environ.get(name, threads) for name in ("OMP_NUM_THREADS", "TVM_NUM_THREADS")}
     for rank in range(1, devices):
         mine = {**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        _STARTED.append(subprocess.Popen(command, env=mine))
+        _STARTED.append(subprocess.Popen(command, env=mine, start_new_session=True))
     os.environ.update({**common, "RANK": "0", "LOCAL_RANK": "0"})
     atexit.register(_end)
 
@@ -54,7 +54,8 @@ def _command() -> list[str]:
 
 
 def _end() -> None:
-    """Wait for the other ranks, and end those that hang."""
+    """Leave the job, for which the other ranks wait as well; then wait for them, and end those that hang."""
+    leave()
     for process in _STARTED:
         try:
             process.wait(10)

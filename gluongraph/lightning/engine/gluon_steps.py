@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.lightning.batch import Structure, unflatten
 from gluongraph.lightning.engine.steps import Traced, arguments
@@ -43,4 +45,5 @@ class GluonSteps(HybridBlock):
         batch = unflatten(structure, iter(arrays))
         with recording(recorder):
             result = getattr(module, kind)(*arguments(module, kind, batch, dataloader_idx))
-        return Traced(result, tuple(recorder.logged), recorder.values)
+        values = [v if isinstance(v, NDArray) else NDArray(np.asarray(v, np.float64)) for v in recorder.values]
+        return Traced(result, tuple(recorder.logged), values)

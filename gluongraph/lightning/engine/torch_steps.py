@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -63,22 +64,27 @@ class TorchSteps(ModuleBlock):
             ExportError: torch.export cannot trace it, with the line and the way out.
         """
         torch = export.torch()
-        recorder = Recorder(kind)
-        step = _step_module(self._module, kind, structure, dataloader_idx, recorder)
+        recorder, kept = Recorder(kind), list[str]()
+        step = _step_module(self._module, kind, structure, dataloader_idx, recorder, kept)
         examples = tuple(torch.zeros(shape, dtype=getattr(torch, DTYPES[dtype].long)) for dtype, shape in types)
         training = bool(STATE.training)
         with (
             task(0, f"tracing {self._what}.{kind}"),
             export.mode(self._module, training),
-            _unchanged(self._module, kind),
+            _unchanged(self._module),
         ):
             exported = export.export(step, examples, {}, None)
+        if kept:
+            raise _kept_error(kind, kept[0])
         names = {PREFIX + name: own for name, own in self._canonical.items()}
         return Program(exported, names), tuple(recorder.logged)
 
 
-def _step_module(module: Any, kind: str, structure: Structure, dataloader_idx: int | None, recorder: Recorder) -> Any:
-    """A torch.nn.Module whose forward is the step function on the arrays of a batch."""
+def _step_module(
+    module: Any, kind: str, structure: Structure, dataloader_idx: int | None, recorder: Recorder, kept: list[str]
+) -> Any:
+    """A torch.nn.Module whose forward is the step function on the arrays of a batch. `kept` gets the names of attributes
+    in which it keeps arrays."""
     nn = export.torch().nn
 
     class Step(nn.Module):  # type: ignore[misc, name-defined]
@@ -90,8 +96,10 @@ def _step_module(module: Any, kind: str, structure: Structure, dataloader_idx: i
             recorder.logged.clear()
             recorder.values.clear()
             batch = unflatten(structure, iter(leaves))
+            before = _tensors_kept(module)
             with recording(recorder):
                 result = getattr(module, kind)(*arguments(module, kind, batch, dataloader_idx))
+            kept.extend(name for name, held in _tensors_kept(module).items() if held - before.get(name, set()))
             return result, [value if hasattr(value, "shape") else float(value) for value in _tensors(recorder.values)]
 
     Step.__name__ = Step.__qualname__ = f"{type(module).__name__}.{kind}"
@@ -104,37 +112,46 @@ def _tensors(values: Sequence[Any]) -> list[Any]:
     return [v.detach() if isinstance(v, torch.Tensor) else torch.tensor(float(v)) for v in values]
 
 
+def _tensors_kept(module: Any) -> dict[str, set[int]]:
+    """The tensors in plain attributes of a module and of those within it, by the attribute's name."""
+    tensor = export.torch().Tensor
+
+    def held(value: Any) -> set[int]:
+        if isinstance(value, tensor):
+            return {id(value)}
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+        return {each for part in parts for each in held(part)}
+
+    own = ("_parameters", "_buffers", "_modules")
+    return {
+        f"{path}.{name}".lstrip("."): held(value)
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if name not in own
+    }
+
+
+def _kept_error(kind: str, name: str) -> export.ExportError:
+    """The error of a step function that keeps arrays, which have no values while it is traced, in an attribute."""
+    message = f"{kind} keeps arrays in self.{name}, and is compiled: they have no values while it is traced"
+    hook = f"on_{kind.removesuffix('_step').replace('training', 'train')}_batch_end"
+    help = f"return them in a dict, and take them from `outputs` in {hook}; or L.Trainer(..., eager=True)"
+    return export.ExportError(with_user_location(message, help=help))
+
+
 @contextmanager
-def _unchanged(module: Any, kind: str) -> Iterator[None]:
-    """Within, a step function is traced: attributes that it sets or fills with traced tensors are put back.
-
-    Raises:
-        ExportError: it keeps traced tensors in an attribute, where they would be found later in place of values.
-    """
-    parts = [module, *module.modules()]
-    before = [(part, dict(vars(part))) for part in parts]
+def _unchanged(module: Any) -> Iterator[None]:
+    """Within, a step function is traced: attributes that it sets, and lists that it fills, are put back."""
+    before = [(part, dict(vars(part))) for part in module.modules()]
     filled = {id(v): (v, list(v)) for _, attributes in before for v in attributes.values() if type(v) is list}
-    yield
-    kept = [name for part, attributes in before for name, value in vars(part).items() if _holds_traced(value)]
-    for part, attributes in before:
-        for name in [name for name, value in vars(part).items() if _holds_traced(value)]:
-            if name in attributes:
-                vars(part)[name] = attributes[name]
-            else:
-                del vars(part)[name]
-    for value, content in filled.values():
-        value[:] = content
-    if kept:
-        message = f"{kind} keeps arrays in self.{kept[0]}, and is compiled: they have no values while it is traced"
-        hook = f"on_{kind.removesuffix('_step').replace('training', 'train')}_batch_end"
-        help = f"return them in a dict, and take them from `outputs` in {hook}; or L.Trainer(..., eager=True)"
-        raise export.ExportError(with_user_location(message, help=help))
-
-
-def _holds_traced(value: Any) -> bool:
-    """Is it, or does it contain, a tensor of a trace?"""
-    if isinstance(value, (list, tuple)):
-        return any(map(_holds_traced, value))
-    if isinstance(value, dict):
-        return any(map(_holds_traced, value.values()))
-    return any(c.__name__ in ("FakeTensor", "FunctionalTensor") for c in type(value).__mro__)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of torch.export, about attributes that are set
+        try:
+            yield
+        finally:
+            for part, attributes in before:
+                for name in vars(part).keys() - attributes.keys():
+                    del vars(part)[name]
+                vars(part).update(attributes)
+            for value, content in filled.values():
+                value[:] = content

@@ -1,0 +1,187 @@
+"""Fused, staged and eager steps are one training; what cannot be compiled is refused, or computed by PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from nets import QUIET, GluonModel, data, loader, weights
+
+import gluongraph as mx
+import gluongraph.lightning as L
+from gluongraph.errors import MXNetError, TraceError
+
+
+class Plain(GluonModel):
+    """Without dropout, whose numbers eager and compiled steps draw in another order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net[2]._rate = 0.0
+
+
+class Staged(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms: list[float] = []
+
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        trained = [p for p in self.collect_params().values() if p.grad_req != "null"]
+        self.norms.append(float(sum((p.grad() ** 2).sum().asscalar() for p in trained)))
+
+
+class Manual(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        self.manual_backward(super().training_step(batch, batch_idx))
+        self.optimizers().step(1)
+
+
+def fit(model: Any, **how: Any) -> Any:
+    mx.random.seed(1)
+    trainer = L.Trainer(**{"max_epochs": 2, **QUIET, **how})
+    trainer.fit(model, loader(), loader(16))
+    return trainer
+
+
+@pytest.mark.parametrize("how", [{}, {"accumulate_grad_batches": 2}, {"gradient_clip_val": 0.05}])
+def test_gluon_modes_agree(how: dict[str, Any]) -> None:
+    fused, staged = fit(model := Plain(), **how), fit(other := Staged(), **how)
+    assert (fused.engines.mode, staged.engines.mode) == ("fused", "staged")
+    for left, right in zip(weights(model), weights(other), strict=True):
+        assert np.allclose(left, right, atol=2e-6)
+    assert len(other.norms) == fused.global_step and min(other.norms) > 0
+    if not how:
+        eager = fit(third := Manual())
+        assert eager.engines.mode == "eager"
+        for left, right in zip(weights(model), weights(third), strict=True):
+            assert np.allclose(left, right, atol=2e-6)
+
+
+def test_gradients_may_be_changed() -> None:
+    class Halved(Staged):
+        def on_after_backward(self) -> None:
+            for parameter in self.collect_params().values():
+                if parameter.grad_req != "null":
+                    parameter.grad()[:] = parameter.grad() * 0
+
+    before = weights(model := Halved())
+    fit(model)
+    assert not any(model.norms)
+    trained = [i for i, p in enumerate(model.collect_params().values()) if p.grad_req != "null"]
+    assert all(np.array_equal(before[i], weights(model)[i]) for i in trained)
+
+
+@pytest.mark.parametrize("use", ["batch_idx % 2 == 0", "float(batch_idx)", "f'{batch_idx}'", "[0, 1][batch_idx]"])
+def test_the_number_of_a_batch_has_no_value(use: str) -> None:
+    class Asks(GluonModel):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            eval(use)
+            return super().training_step(batch, batch_idx)
+
+    with pytest.raises(TraceError, match=r"asks for the value of batch_idx"):
+        fit(Asks())
+
+
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [("1.0", "gave float"), ("{'los': 1}", "without the key 'loss'"), ("'loss'", "gave str"), ("[]", "gave list")],
+)
+def test_training_step_gives_a_loss(result: str, said: str) -> None:
+    class Wrong(GluonModel):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return eval(result)
+
+    with pytest.raises(L.MisconfigurationException, match=said):
+        fit(Wrong())
+
+
+def test_a_step_that_gives_none_is_counted() -> None:
+    class Nothing(GluonModel):
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            return None
+
+    before = weights(model := Nothing())
+    trainer = fit(model)
+    assert trainer.global_step == 10 and trainer.counters.steps_skipped == 10
+    assert all(np.array_equal(a, b) for a, b in zip(before, weights(model), strict=True))
+
+
+def test_a_vector_cannot_be_logged() -> None:
+    class Vector(GluonModel):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("losses", self.loss(self.net(batch[0]), batch[1]))
+            return super().training_step(batch, batch_idx)
+
+    with pytest.raises(L.MisconfigurationException, match=r"'losses'.*has one element, not \(8,\)"):
+        fit(Vector())
+
+
+def test_a_number_of_pythons_is_a_constant_and_a_warning() -> None:
+    class Number(GluonModel):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("epoch_now", float(self.current_epoch))
+            return super().training_step(batch, batch_idx)
+
+    with pytest.warns(UserWarning, match="constant of"):
+        trainer = fit(Number())
+    assert float(trainer.callback_metrics["epoch_now"]) == 0.0
+
+
+def test_torch_steps_that_keep_arrays_are_refused_and_put_back() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Keeps(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.kept = torch.nn.Linear(6, 3), [1]
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.layer(batch[0]).sum()
+            self.kept.append(loss)
+            return loss
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.kept.append(self.layer(batch[0]).sum())
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    x, y = map(torch.from_numpy, data())
+    batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y.long()), batch_size=8)
+    model = Keeps()
+    with pytest.raises(MXNetError, match=r"training_step keeps arrays in self\.kept"):
+        L.Trainer(max_epochs=1, **QUIET).fit(model, batches)
+    assert model.kept == [1]
+    with pytest.warns(UserWarning, match="validation_step is not compiled, and runs in PyTorch"):
+        L.Trainer(**QUIET).validate(model, batches, verbose=False)
+    assert len(model.kept) == 6 and isinstance(float(model.kept[1]), float)
+    model = Keeps()
+    L.Trainer(max_epochs=1, eager=True, **QUIET).fit(model, batches)
+    assert len(model.kept) == 6
+
+
+def test_torch_branches_are_refused_with_the_line() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Branches(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(6, 3)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.layer(batch[0]).sum()
+            return loss if loss > 0 else -loss  # the line
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    batches = [(torch.ones(4, 6),)] * 2
+    with pytest.raises(
+        MXNetError, match=r"(?s)training_step.*asks for the elements.*test_modes.py:\d+ in training_step"
+    ):
+        L.Trainer(max_epochs=1, **QUIET).fit(Branches(), batches)

@@ -1,0 +1,149 @@
+"""Epochs and batches: what is joined into one call, counters, stopping, errors in the middle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from nets import QUIET, GluonModel, loader, same, weights
+
+import gluongraph as mx
+import gluongraph.lightning as L
+
+
+def fit(model: Any = None, batches: Any = None, **how: Any) -> tuple[Any, Any]:
+    model = GluonModel() if model is None else model
+    mx.random.seed(1)
+    trainer = L.Trainer(**{"max_epochs": 2, **QUIET, **how})
+    trainer.fit(model, loader(96, 8, shuffle=True) if batches is None else batches)
+    return trainer, model
+
+
+@pytest.mark.parametrize("how", [{}, {"precision": "16-mixed"}, {"max_steps": 17}, {"detect_anomaly": True}])
+def test_joined_steps_have_the_bits_of_single_ones(how: dict[str, Any]) -> None:
+    calls: list[int] = []
+
+    class Counted(GluonModel):
+        def on_train_start(self) -> None:
+            engine = self.trainer.engines.engine
+            many = engine.train_many
+            engine.train_many = lambda batches, structure: calls.append(len(batches)) or many(batches, structure)
+
+    single, one = fit(steps_per_call=1, **how)
+    joined, other = fit(Counted(), steps_per_call=4, **how)
+    assert max(calls) == 4 and same(weights(one), weights(other))
+    assert dict(single.callback_metrics) == dict(joined.callback_metrics)
+    assert single.counters == joined.counters
+
+
+def test_steps_are_not_joined_where_somebody_looks() -> None:
+    seen: list[int] = []
+
+    class Each(L.Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            seen.append(batch_idx)
+            assert np.isfinite(outputs["loss"].asscalar())
+
+    fit(steps_per_call=4, callbacks=[Each()], max_epochs=1)
+    assert seen == list(range(12))
+
+
+def test_each_hook_of_a_third_batch_is_called() -> None:
+    """A callback that needs each third batch only lets two steps be one call."""
+    seen: list[int] = []
+
+    class Third(L.Callback):
+        def idle_batches(self, trainer: Any) -> float:
+            return 2 - (trainer.counters.batches_seen % 3)
+
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            seen.append(batch_idx)
+
+    fit(steps_per_call=8, callbacks=[Third()], max_epochs=1)
+    assert {2, 5, 8, 11} <= set(seen) and len(seen) < 12
+
+
+def test_a_last_batch_that_is_smaller() -> None:
+    trainer, _ = fit(batches=loader(20, 8), max_epochs=3, steps_per_call=4)
+    assert trainer.global_step == 9 and trainer.num_training_batches == 3
+
+
+def test_batches_of_an_unknown_number() -> None:
+    x, y = np.ones((4, 6), np.float32), np.zeros(4, np.float32)
+
+    class Stream:
+        def __iter__(self) -> Any:
+            return iter([(x, y)] * 5)
+
+    trainer, _ = fit(batches=Stream(), accumulate_grad_batches=2)
+    assert trainer.num_training_batches == float("inf") and trainer.global_step == 6  # 2, 2 and 1 batches
+
+
+def test_the_last_window_is_a_mean_over_its_own_batches() -> None:
+    """5 batches, 2 to an update: the last update is as large as if its batch stood alone."""
+
+    class Linear(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = mx.gluon.nn.Dense(1, in_units=1, use_bias=False)
+            self.net.initialize(mx.init.Zero())
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.net(batch[0]).sum()
+
+        def configure_optimizers(self) -> Any:
+            return mx.gluon.Trainer(self.collect_params(), "sgd", {"learning_rate": 1.0})
+
+    trainer, model = fit(Linear(), [(np.ones((1, 1), np.float32),)] * 5, max_epochs=1, accumulate_grad_batches=2)
+    assert trainer.global_step == 3 and model.net.weight.data().asscalar() == -3.0
+
+
+def test_an_error_in_the_middle() -> None:
+    seen: list[str] = []
+
+    class Fails(L.Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            if batch_idx == 3:
+                raise ValueError("stop here")
+
+        def on_exception(self, trainer: Any, module: Any, exception: BaseException) -> None:
+            seen.append(str(exception))
+
+    trainer = L.Trainer(max_epochs=1, callbacks=[Fails()], **QUIET)
+    with pytest.raises(ValueError, match="stop here"):
+        trainer.fit(GluonModel(), loader())
+    assert seen == ["stop here"] and trainer.interrupted and trainer.global_step == 4
+
+
+def test_an_interrupt_ends_with_an_exit_code() -> None:
+    class Interrupts(L.Callback):
+        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit):
+        L.Trainer(max_epochs=1, callbacks=[Interrupts()], **QUIET).fit(GluonModel(), loader())
+
+
+def test_a_schedule_does_not_advance_with_a_skipped_update() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Overflows(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return 0.1 * self.layer(batch[0]).mean()
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
+            return [optimizer], [
+                {"scheduler": torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5), "interval": "step"}
+            ]
+
+    batches = [torch.ones(4, 2), torch.full((4, 2), float("inf")), torch.ones(4, 2)]
+    trainer, model = fit(Overflows(), [(b,) for b in batches], max_epochs=1, precision="16-mixed")
+    assert (trainer.counters.steps_applied, trainer.counters.steps_skipped) == (2, 1)
+    assert trainer.optimizers[0].param_groups[0]["lr"] == 0.25
+    assert torch.isfinite(model.layer.weight).all()

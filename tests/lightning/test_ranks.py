@@ -1,0 +1,87 @@
+"""Trainings on several ranks: one training, whoever starts the ranks, and the results of all of them in order."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+from ranks import needs_mpi, run_ranks
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import sys, warnings
+import torch
+import gluongraph.lightning as L
+
+warnings.simplefilter("ignore")
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+
+    def training_step(self, batch, batch_idx):
+        loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+        self.log("train_loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+        return loss
+
+    def validation_step(self, batch, batch_idx):
+        loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+        self.log("val_loss", loss, sync_dist=True)
+        self.log("worst", loss, sync_dist=True, reduce_fx="max")
+
+    def predict_step(self, batch, batch_idx):
+        return self.net(batch[0])
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=0.01)
+
+def fit(devices, strategy, root):
+    torch.manual_seed(1)
+    x, y = torch.randn(64, 8), torch.randn(64, 2)
+    loader = lambda size: torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=size)
+    trainer = L.Trainer(max_epochs=2, devices=devices, strategy=strategy, logger=False, enable_progress_bar=False,
+                        enable_model_summary=False, default_root_dir=root)
+    model = Model()
+    trainer.fit(model, loader(16 // devices), loader(16 // devices))
+    told = {name: round(float(value), 6) for name, value in trainer.callback_metrics.items()}
+    made = torch.cat(trainer.predict(model, loader(7)))
+    assert torch.allclose(made, model.net(x), atol=1e-5), "order"
+    total = sum(p.double().abs().sum().item() for p in model.parameters())
+    again = Model.load_from_checkpoint(trainer.checkpoint_callback.best_model_path)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)), "checkpoint"
+    told.pop("worst")  # of smaller batches
+    print(f"{told} {total:.4f} {trainer.global_step}\\n", end="", flush=True)  # in one piece
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "deepspeed_stage_1"])
+def test_two_ranks_train_as_one(strategy: str, tmp_path: pathlib.Path) -> None:
+    program = f"{PROGRAM}\nfit(2, {strategy!r}, {str(tmp_path / 'two')!r})"
+    alone = f"{PROGRAM}\nfit(1, 'auto', {str(tmp_path / 'one')!r})"
+    expected = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=True).stdout
+    assert "train_loss" in expected
+    assert run_ranks(2, program, timeout=200) == [expected, expected]
+
+
+@needs_mpi
+def test_a_script_starts_its_own_ranks(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(f"{PROGRAM}\nfit(2, 'ddp', {str(tmp_path)!r})\n")
+    environ = {**os.environ, "TVM_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=environ, timeout=200)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 and lines[0] == lines[1] and "val_loss" in lines[0]
+
+
+def test_a_program_without_a_file_cannot_start_ranks() -> None:
+    program = "import gluongraph.lightning as L; L.Trainer(devices=2)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1 and "a program that is no file" in done.stderr
