@@ -82,8 +82,9 @@ class EvaluationLoop:
             for batch_idx, batch in enumerate(_limited(loader, limit)):
                 self._step(batch, batch_idx, index, store)
             trainer.synchronize_metrics(store)
-            found = trainer.metric_log.refresh(False)
-            outputs.append({} if trainer.sanity_checking else dict(found["log"]))
+            if store.logs_steps:
+                trainer.metric_log.refresh(True)
+            outputs.append({} if trainer.sanity_checking else dict(trainer.metric_log.refresh(False)["log"]))
         trainer.dataloader_idx = store.dataloader_idx = None
         return outputs
 
@@ -99,8 +100,7 @@ class EvaluationLoop:
         self._call("batch_end", output, batch, batch_idx, *where)
         if not trainer.sanity_checking:
             if store.logs_steps:
-                found = trainer.metric_log.refresh(True)
-                trainer.metric_log.write(found["log"], step=self._seen.get(index, 0))
+                trainer.metric_log.write(store.metrics(True)["log"], step=self._seen.get(index, 0))
             self._seen[index] = self._seen.get(index, 0) + 1
         return output
 
