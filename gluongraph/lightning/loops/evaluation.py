@@ -9,6 +9,7 @@ from typing import Any
 from gluongraph.lightning.batch import to_user
 from gluongraph.lightning.data.combined import close
 from gluongraph.lightning.data.loaders import begin, num_batches
+from gluongraph.lightning.engine.steps import arguments
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.loops.gather import gathered
 
@@ -37,6 +38,8 @@ class EvaluationLoop:
             self.loaders, self.batches, self._seen = [], [], {}
             return
         self.loaders = trainer.data.evaluation(self._short)
+        if len(self.loaders) > 1 and trainer.has_step(f"{self.kind}_step"):
+            arguments(trainer.lightning_module, f"{self.kind}_step", None, 0)  # does it take the number of the loader?
         self.batches = [trainer.agreed(num_batches(each, limit, self._short)) for each in self.loaders]
 
     @property
