@@ -154,8 +154,8 @@ def check_precision(precision: Any) -> str:
         raise misconfigured(str(error).partition("\n")[0]) from None
 
 
-def check_clipping(value: Any, algorithm: Any) -> str:
-    """The algorithm by which gradients are clipped.
+def check_clipping(value: Any, algorithm: Any) -> str | None:
+    """The algorithm by which gradients are clipped; None, which is "norm", where none is given.
 
     Raises:
         MisconfigurationException: no positive number, or an algorithm that is neither "norm" nor "value".
@@ -164,8 +164,8 @@ def check_clipping(value: Any, algorithm: Any) -> str:
         isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
     ):
         raise misconfigured(f"gradient_clip_val is a number from 0 on, not {value!r}")
-    name = "norm" if algorithm is None else str(algorithm).lower()
-    if name not in ("norm", "value"):
+    name = None if algorithm is None else str(algorithm).lower()
+    if name not in (None, "norm", "value"):
         raise misconfigured(f"gradient_clip_algorithm={algorithm!r}: there are 'norm' and 'value'")
     return name
 

@@ -51,9 +51,9 @@ class MetricLog:
         self.kept = {kind: {} for kind in KINDS}
 
     def refresh(self, on_step: bool | None = None) -> dict[str, dict[str, float]]:
-        """Take over the values of now, but in the sanity check; gives them by kind."""
+        """Take over the values of now; gives them by kind."""
         found = self.store.metrics(self.on_step if on_step is None else on_step)
-        for kind in KINDS if not self._trainer.sanity_checking else ():
+        for kind in KINDS:
             self.kept[kind].update(found[kind])
         return found
 

@@ -33,7 +33,8 @@ class Recorder:
         if isinstance(value, (int, float)):
             warn(
                 f"self.log({logged.name!r}, {value!r}) in {self.fx} logs a number of Python's, which is a constant of"
-                " the compiled step: later steps log the same number. Log it in on_train_batch_end, or compute it of arrays"
+                " the compiled step: later steps log the same number. Log it in on_train_batch_end, or compute it of"
+                " arrays"
             )
         else:
             count = 1

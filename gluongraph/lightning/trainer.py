@@ -645,7 +645,7 @@ class Trainer:
         from gluongraph.lightning.clipping import clip
 
         value = self.gradient_clip_val if value is None else value
-        clip(self, optimizer, value, algorithm or self.gradient_clip_algorithm)
+        clip(self, optimizer, value, algorithm or self.gradient_clip_algorithm or "norm")
 
     def window_length(self, batch_idx: int) -> int:
         """How many batches the window of this batch has."""
@@ -661,7 +661,7 @@ class Trainer:
         options: dict[str, Any] = {"target": self.target, "precision": mixed}
         if evaluation:
             return {**options, "precision": "bf16-mixed" if mixed == "bf16-mixed" else "32"}
-        if self.gradient_clip_val and self.gradient_clip_algorithm == "norm":
+        if self.gradient_clip_val and self.gradient_clip_algorithm != "value":
             options["clip_norm"] = float(self.gradient_clip_val)
         if self.ema is not None:
             options["ema"] = self.ema

@@ -1,4 +1,4 @@
-"""The same small runs with Lightning and with ours: the same hooks, counters, rows, metrics, files, results, weights."""
+"""The same small runs with Lightning and with ours: hooks, counters, rows, metrics, files, results, weights."""
 
 from __future__ import annotations
 

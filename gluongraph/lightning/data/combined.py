@@ -253,7 +253,7 @@ def _parts(loaders: Any) -> Sequence[Any] | None:
 
 
 def _is_element(value: Any) -> bool:
-    return is_batch(value) or isinstance(value, (int, float, str, bytes)) or value is None
+    return is_batch(value) or is_array(value) or isinstance(value, (int, float, str, bytes)) or value is None
 
 
 def as_training_loader(loaders: Any, name: str = "train_dataloaders") -> Any:
@@ -305,5 +305,5 @@ def _refuse_arrays(loaders: Any, name: str) -> None:
         if is_array(each):
             kind, collection = type(each).__name__, type(loaders).__name__
             message = f"{name}: {kind} is no loader, and a {collection} stands for several loaders"
-            help = "L.data.ArrayLoader(x, y, batch_size=32) makes batches of arrays; a list of batches has tuples in it"
+            help = "L.data.ArrayLoader(x, y, batch_size=32) makes batches of arrays; a list of arrays is one of batches"
             raise TypeError(with_user_location(message, help=help))

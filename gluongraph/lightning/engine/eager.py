@@ -78,8 +78,11 @@ class EagerEngine:
             made[0] = self._gradients(batch, batch_idx, accumulates)
             return None if made[0] is None else made[0][0]
 
-        if accumulates or not self.optimizers:
+        if accumulates:
             closure()
+        elif not self.optimizers:
+            closure()
+            self.trainer.engines.count(True)  # max_steps holds for a training that updates nothing, too
         else:
             hooks, trainer = self.trainer.hooks, self.trainer
             optimizer = self.optimizers[0]

@@ -26,6 +26,7 @@ class StagedEngine(FusedEngine):
         self.trainer, self.module, self.torch = trainer, module, torch
         self.optimizer = trainer.optimizers[0] if trainer.optimizers else None
         self._begun = False  # has this window's first batch come?
+        self._updated = False  # has optimizer_step made the update?
 
     def train(self, batch: Any, batch_idx: int, accumulates: bool) -> Any:
         """One batch with its hooks, and the update where it ends a window."""
@@ -40,15 +41,11 @@ class StagedEngine(FusedEngine):
         if accumulates:
             closure()
             return made[0]
-        skipped, applied = self.skipped, self.trainer.counters.steps_applied
+        skipped, self._updated = self.skipped, False
         wrapped = LightningOptimizer(self.optimizer, self._optimizer_step, self.module)
         trainer = self.trainer
         trainer.hooks.call_module("optimizer_step", trainer.current_epoch, batch_idx, wrapped, closure)
-        if trainer.counters.steps_applied == applied:
-            trainer.engines.count(True)
-        elif self.skipped > skipped:
-            trainer.counters.steps_applied -= 1
-            trainer.engines.count(True)
+        trainer.engines.count(not self._updated or self.skipped > skipped)
         self._begun = False
         return made[0]
 
@@ -98,7 +95,7 @@ class StagedEngine(FusedEngine):
         loss = closure() if closure is not None else None
         if self.step.accumulator.batches:
             self.apply()
-            self.trainer.engines.count(False)
+            self._updated = True
         return loss
 
     def sums(self) -> dict[str, Array]:

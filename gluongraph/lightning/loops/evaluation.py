@@ -9,6 +9,7 @@ from typing import Any
 from gluongraph.lightning.batch import to_user
 from gluongraph.lightning.data.combined import close
 from gluongraph.lightning.data.loaders import begin, num_batches
+from gluongraph.lightning.engine.steps import arguments
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.loops.gather import gathered
 
@@ -37,6 +38,8 @@ class EvaluationLoop:
             self.loaders, self.batches, self._seen = [], [], {}
             return
         self.loaders = trainer.data.evaluation(self._short)
+        if len(self.loaders) > 1 and trainer.has_step(f"{self.kind}_step"):
+            arguments(trainer.lightning_module, f"{self.kind}_step", None, 0)  # does it take the number of the loader?
         self.batches = [trainer.agreed(num_batches(each, limit, self._short)) for each in self.loaders]
 
     @property
@@ -82,8 +85,9 @@ class EvaluationLoop:
             for batch_idx, batch in enumerate(_limited(loader, limit)):
                 self._step(batch, batch_idx, index, store)
             trainer.synchronize_metrics(store)
-            found = trainer.metric_log.refresh(False)
-            outputs.append({} if trainer.sanity_checking else dict(found["log"]))
+            if store.logs_steps:
+                trainer.metric_log.refresh(True)
+            outputs.append({} if trainer.sanity_checking else dict(trainer.metric_log.refresh(False)["log"]))
         trainer.dataloader_idx = store.dataloader_idx = None
         return outputs
 
@@ -99,8 +103,7 @@ class EvaluationLoop:
         self._call("batch_end", output, batch, batch_idx, *where)
         if not trainer.sanity_checking:
             if store.logs_steps:
-                found = trainer.metric_log.refresh(True)
-                trainer.metric_log.write(found["log"], step=self._seen.get(index, 0))
+                trainer.metric_log.write(store.metrics(True)["log"], step=self._seen.get(index, 0))
             self._seen[index] = self._seen.get(index, 0) + 1
         return output
 

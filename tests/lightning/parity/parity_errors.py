@@ -85,7 +85,7 @@ def arguments_refused(L: ModuleType) -> Result:
         "strategy": {"strategy": "hope"},
         "log": {"log_every_n_steps": 0.5},
         "time": {"max_time": "five minutes"},
-        "callbacks without checkpointing": {"callbacks": [L.callbacks.ModelCheckpoint()], "enable_checkpointing": False},
+        "checkpoints disabled": {"callbacks": [L.callbacks.ModelCheckpoint()], "enable_checkpointing": False},
         "reload": {"reload_dataloaders_every_n_epochs": -1},
     }  # fmt: skip
     return {name: refused(lambda how=how: trainer(L, **how)) for name, how in bad.items()}

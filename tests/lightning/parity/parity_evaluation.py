@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from parity_loops import Batches
 from parity_models import linear, loader, trainer
 from parity_recording import (
     CALLBACK_HOOKS,
@@ -82,8 +83,18 @@ def predict_by_forward(L: ModuleType) -> Result:
         def forward(self, x: Any) -> Any:
             return self.layer(x)
 
-    batches = [x for x, _ in loader(2)]
+    batches = Batches(x for x, _ in loader(2))
     return evaluated(L, lambda runner, model: runner.predict(model, batches), Model)
+
+
+@case
+def predict_a_list_of_batches(L: ModuleType) -> Result:
+    class Model(linear(L)):  # type: ignore[misc]
+        def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+            return tuple(batch.shape)
+
+    batches = [x for x, _ in loader(2)]
+    return {"returned": plain(trainer(L).predict(Model(), batches))}
 
 
 @case

@@ -143,16 +143,8 @@ def state_of_the_trainer(L: ModuleType) -> Result:
             names = ("sanity_checking", "training", "validating", "testing", "predicting", "evaluating")
             flags = [name for name in names if getattr(runner, name)]
             sizes = [runner.num_training_batches, list(runner.num_val_batches), list(runner.num_sanity_val_batches)]
-            seen.append(
-                [
-                    hook,
-                    flags,
-                    sizes,
-                    str(getattr(runner.state.fn, "value", runner.state.fn)),
-                    runner.is_last_batch,
-                    runner.should_stop,
-                ]
-            )
+            fn = str(getattr(runner.state.fn, "value", runner.state.fn))
+            seen.append([hook, flags, sizes, fn, runner.is_last_batch, runner.should_stop])
 
         def on_train_batch_start(self, runner: Any, *args: Any) -> None:
             self.look("train batch", runner)
