@@ -60,6 +60,7 @@ class LightningCLI:
     of the module's hyperparameters come from the checkpoint that is given. With `run=False` there are no subcommands,
     and `cli.trainer`, `cli.model`, `cli.datamodule` are made only. `args` are used in place of the command line. A run
     writes config.yaml into its folder. Subclasses may override `add_arguments_to_parser`, `before_fit`, `after_fit`.
+    `load_from_checkpoint_support` is accepted and changes nothing: hyperparameters are what `__init__` was given.
 
     >>> import gluongraph.lightning as L
     >>> from gluongraph.lightning.cli import LightningCLI
@@ -88,6 +89,7 @@ class LightningCLI:
         args: ArgsType = None,
         run: bool = True,
         auto_configure_optimizers: bool = True,
+        load_from_checkpoint_support: bool = True,
     ):
         self.model_class, self.datamodule_class = model_class, datamodule_class
         self.save_config_callback, self.save_config_kwargs = save_config_callback, dict(save_config_kwargs or {})
