@@ -37,6 +37,7 @@ MODULES = (
     "gluongraph.kvstore",
     "gluongraph.lightning",
     "gluongraph.lightning.callbacks",
+    "gluongraph.lightning.cli",
     "gluongraph.lightning.data",
     "gluongraph.lightning.loggers",
     "gluongraph.lightning.utilities",

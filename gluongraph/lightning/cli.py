@@ -60,6 +60,7 @@ class LightningCLI:
     of the module's hyperparameters come from the checkpoint that is given. With `run=False` there are no subcommands,
     and `cli.trainer`, `cli.model`, `cli.datamodule` are made only. `args` are used in place of the command line. A run
     writes config.yaml into its folder. Subclasses may override `add_arguments_to_parser`, `before_fit`, `after_fit`.
+    `load_from_checkpoint_support` is accepted and changes nothing: hyperparameters are what `__init__` was given.
 
     >>> import gluongraph.lightning as L
     >>> from gluongraph.lightning.cli import LightningCLI
@@ -88,6 +89,7 @@ class LightningCLI:
         args: ArgsType = None,
         run: bool = True,
         auto_configure_optimizers: bool = True,
+        load_from_checkpoint_support: bool = True,
     ):
         self.model_class, self.datamodule_class = model_class, datamodule_class
         self.save_config_callback, self.save_config_kwargs = save_config_callback, dict(save_config_kwargs or {})
@@ -102,7 +104,7 @@ class LightningCLI:
         self.parser = self._make_parser(dict(parser_kwargs or {}), run)
         self.config = self._parse(args)
         self.subcommand = self.config["subcommand"] if run else None
-        self._take_hyperparameters()
+        self._take_hyperparameters(args)
         self._set_seed()
         self.before_instantiate_classes()
         self.instantiate_classes()
@@ -175,11 +177,13 @@ class LightningCLI:
             if to != "AUTOMATIC":
                 parser.link_arguments(key, to, None if isinstance(kind, tuple) else partial(with_class_path, kind))
 
-    def _parse(self, args: ArgsType) -> Namespace:
+    def _parse(self, args: ArgsType, defaults: bool = True) -> Namespace:
+        """All options, or without `defaults` those that are given."""
+        how: dict[str, Any] = {"defaults": defaults}
         if isinstance(args, (Mapping, Namespace)):
-            found: Namespace = self.parser.parse_object(dict(args) if isinstance(args, Mapping) else args)
+            found: Namespace = self.parser.parse_object(dict(args) if isinstance(args, Mapping) else args, **how)
         else:
-            found = self.parser.parse_args(None if args is None else list(args))
+            found = self.parser.parse_args(None if args is None else list(args), **how)
         return found
 
     # -- objects
@@ -192,15 +196,15 @@ class LightningCLI:
     def _own_parser(self) -> LightningArgumentParser:
         return self.parser if self.subcommand is None else self._parsers[self.subcommand]
 
-    def _take_hyperparameters(self) -> None:
-        """Let the module's hyperparameters be those of the checkpoint that is given by its path."""
+    def _take_hyperparameters(self, args: ArgsType) -> None:
+        """Let the module's hyperparameters that are not given be those of the checkpoint that is given by its path."""
         path = None if self.subcommand is None else self._get(self.config, "ckpt_path")
-        if self.subcommand is None or not isinstance(path, str) or not checkpoints.exists(path):
+        wanted = self._get(self.config, "model")
+        if not isinstance(path, str) or not checkpoints.exists(path) or wanted is None or self.subclass_mode_model:
             return
         saved = checkpoints.told_by(checkpoints.read(path))["hyper_parameters"]
-        wanted = self._get(self.config, "model")
-        known = {} if wanted is None or self.subclass_mode_model else wanted.as_dict()
-        if found := {name: value for name, value in saved.items() if name in known}:
+        given = self._get(self._parse(args, defaults=False), "model") or {}
+        if found := {name: value for name, value in saved.items() if name in wanted and name not in given}:
             self.config = self.parser.parse_object({self.subcommand: {"model": found}}, self.config)
 
     def _set_seed(self) -> None:

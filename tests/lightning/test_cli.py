@@ -144,6 +144,10 @@ def test_hyperparameters_come_from_the_checkpoint(folder: pathlib.Path) -> None:
         Net, Data, args=["fit", "--ckpt_path", "saved.ckpt"], trainer_defaults={**OFF, "max_epochs": 2}
     )
     assert again.model.hparams.lr == 0.25 and again.trainer.global_step == 4
+    (folder / "config.yaml").unlink()
+    words = ["fit", "--ckpt_path", "saved.ckpt", "--model.lr", "0.5"]
+    given = LightningCLI(Net, Data, args=words, trainer_defaults={**OFF, "max_epochs": 2})
+    assert given.model.hparams.lr == 0.5
 
 
 def test_an_optimizer_of_pytorch() -> None:

@@ -196,7 +196,8 @@ def is_batch(value: Any) -> bool:
 
 
 def set_epoch(loader: Any, epoch: int) -> None:
-    """Tell a loader and its samplers the number of the epoch that begins, from which some derive their order.
+    """Tell a loader and its samplers the number of the epoch that begins, from which some derive their order; of a
+    combined loader each.
 
     >>> from gluongraph.lightning.data import ArrayLoader
     >>> from gluongraph.lightning.data.loaders import set_epoch
@@ -207,6 +208,8 @@ def set_epoch(loader: Any, epoch: int) -> None:
     """
     check_count("set_epoch", "epoch", epoch, 0)
     told: list[int] = []
+    for part in getattr(loader, "flattened", ()):  # a CombinedLoader's
+        set_epoch(part, epoch)
     for thing in (loader, *samplers(loader)):
         if id(thing) not in told and callable(method := getattr(thing, "set_epoch", None)):
             method(epoch)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gluongraph import gluon, io, nd
-from gluongraph.lightning.data import ArrayLoader
+from gluongraph.lightning.data import ArrayLoader, CombinedLoader
 from gluongraph.lightning.data.loaders import begin, check_loader, length, num_batches, set_epoch
 from gluongraph.lightning.errors import MisconfigurationException
 
@@ -162,3 +162,6 @@ def test_epochs_are_told_once_to_each() -> None:
     set_epoch(torch.utils.data.DataLoader([1, 2], sampler=Sampler(2)), 4)
     set_epoch([1, 2], 5)
     assert told == [3, 4]
+    arrays = ArrayLoader([1, 2])
+    set_epoch(CombinedLoader({"a": [arrays]}), 6)
+    assert arrays.epoch == 6
