@@ -116,7 +116,7 @@ class EarlyStopping(Callback):
         """Decide when the metric is looked at, where that was left open."""
         if self._check_on_train_epoch_end is None:
             once = trainer.val_check_interval == 1.0 and trainer.check_val_every_n_epoch == 1
-            self._check_on_train_epoch_end = once
+            self._check_on_train_epoch_end = once and trainer.val_check_seconds is None
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """Look at the metric, where that is done after epochs."""

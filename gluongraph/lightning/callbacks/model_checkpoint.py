@@ -301,7 +301,7 @@ class ModelCheckpoint(Checkpoint):
     def _should_save_on_train_epoch_end(self, trainer: Any) -> bool:
         if self._save_on_train_epoch_end is not None:
             return self._save_on_train_epoch_end
-        if trainer.check_val_every_n_epoch != 1:
+        if trainer.check_val_every_n_epoch != 1 or trainer.val_check_seconds is not None:
             return False
         return _total(trainer.num_val_batches) == 0 or trainer.val_check_interval == 1.0
 

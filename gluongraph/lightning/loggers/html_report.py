@@ -45,7 +45,7 @@ class Report:
 
     def add(self, metrics: Mapping[str, Any], step: int) -> None:
         """Take the metrics of a step."""
-        self._changed = True
+        self._changed, self.status = True, "running"
         epoch, seconds = metrics.get("epoch"), time.monotonic() - self._clock
         for name, value in metrics.items():
             if isinstance(value, dict):

@@ -26,6 +26,7 @@ class Pretend:
         self.sanity_checking = self.should_stop = False
         self.check_val_every_n_epoch: int | None = 1
         self.val_check_interval: float = 1.0
+        self.val_check_seconds: float | None = None
         self.num_val_batches: list[int] = [2]
         self.enable_validation = True
         self.log_every_n_steps, self.num_training_batches = 2, 4
