@@ -16,7 +16,7 @@ from gluongraph.codegen.rule import Target, bind, emit
 from gluongraph.codegen.tvm import linking, machine_code, te, tir
 from gluongraph.codegen.tvm.linking import Linker
 from gluongraph.errors import CompileError
-from gluongraph.host import cuda_compiler, disk
+from gluongraph.host import cuda_compiler, disk, store
 from gluongraph.host.interrupts import in_parallel
 from gluongraph.host.process import threads
 from gluongraph.host.progress import task
@@ -41,6 +41,13 @@ def build(plan: Plan, target: Target) -> Artefact:
         debug.dump(f"{launch.kernel}.txt", text)
     if cached is not None:  # the code was generated for the dump only
         return cached
+    with store.turn(key):  # ranks of one host start together: one of them compiles, the others read
+        return artifacts.find(key, program, gpu) or _compiled(plan, target, key, started)
+
+
+def _compiled(plan: Plan, target: Target, key: str, started: float) -> Artefact:
+    """Compile the kernels of a plan and store them."""
+    program, gpu, launches = program_of(plan), target.gpu, tuple(plan.kernels.values())
     entries = {segment_name(i): entry(plan, gpu, launches) for i, launches in enumerate(segments_of(plan))}
     write = _write_gpu if gpu else _write
     try:

@@ -154,8 +154,9 @@ class FusionGroups:
         b.merged_into = a
         a.nodes.extend(b.nodes)
         a.edges = {s for s in a.edges | b.edges if self.find(s) is not a}
-        a.waits.extend(b.waits)
-        a.followers.extend(b.followers)
+        # Each once: a large step merges its updates into few groups, which would follow others thousands of times.
+        a.waits = list(dict.fromkeys(w.current for w in (*a.waits, *b.waits)))
+        a.followers = list(dict.fromkeys(f.current for f in (*a.followers, *b.followers)))
         a.deps = (a.deps | b.deps) & ~(1 << a.id) & ~(1 << b.id)
         for follower in a.followers:
             if follower.current is not a:

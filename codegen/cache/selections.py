@@ -5,6 +5,7 @@ Rules analyze index arithmetic with TVM, and a warm start must not load TVM.
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 from collections.abc import Callable
@@ -48,9 +49,11 @@ class SelectionCache:
             self._known[key] = self._select(group)
         return self._known[key]
 
-    def save(self) -> None:
-        """Write new selections. If two processes write at once, lost selections are evaluated again."""
-        if self._path is None or len(self._known) == self._saved:
+    def save(self, all: bool = False) -> None:
+        """Write the selections once an eighth of them is new, since the file is written as a whole; `all`: whatever is
+        new. What two processes write at once, or a killed one had not yet written, is evaluated again."""
+        new = len(self._known) - self._saved
+        if self._path is None or not new or (new <= self._saved // 8 and not all):
             return
         rows = {k: None if c is None else list(astuple(c)) for k, c in self._known.items()}
         if store.note(self._path, json.dumps(rows)):
@@ -78,4 +81,6 @@ def _selection_cache(target: Target, select: Select, base: Path | None, table: T
     if base is None:
         return SelectionCache(select, None, table)
     digest = hashlib.sha256((repr(target) + artifacts.code()).encode()).hexdigest()[:16]
-    return SelectionCache(select, base / f"selections-{digest}.json", table)
+    cache = SelectionCache(select, base / f"selections-{digest}.json", table)
+    atexit.register(cache.save, all=True)
+    return cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from typing import Any
 
 from gluongraph.dtypes import DTYPES
@@ -30,7 +31,8 @@ class LazyModule:
     def __getattr__(self, attribute: str) -> Any:
         if self._module is None:
             self._module = import_tvm(self._name)
-        return getattr(self._module, attribute)
+        found = self.__dict__[attribute] = getattr(self._module, attribute)  # a large step asks a million times
+        return found
 
 
 tvm = LazyModule("tvm")
@@ -48,9 +50,13 @@ _SHORT = {row.long: row.name for row in DTYPES.values()}
 
 
 def _split(x: Expr) -> tuple[str, int]:
-    text = str(x.ty).strip('"')
-    name, _, lanes = text.partition("x")
-    return _SHORT[name], int(lanes or 1)
+    return _split_name(x.ty.dtype)
+
+
+@cache
+def _split_name(name: str) -> tuple[str, int]:
+    long, _, lanes = name.partition("x")
+    return _SHORT[long], int(lanes or 1)
 
 
 def dtype_of(x: Expr) -> str:
@@ -70,7 +76,12 @@ def const(value: float | int | bool, dtype: str) -> Expr:
 
 def index(value: Value) -> Expr:
     """Return an i32 index expression from a Python int or an expression."""
-    return tirx.const(value, "int32") if isinstance(value, int) else value
+    return _int32(value) if isinstance(value, int) else value
+
+
+@lru_cache(maxsize=1 << 14)  # expressions are never changed, and may share constants
+def _int32(value: int) -> Expr:
+    return tirx.const(value, "int32")
 
 
 def splat(x: Value, lanes: int, dtype: str = "f32") -> Expr:
@@ -115,7 +126,7 @@ def cast(x: Expr, dtype: str) -> Expr:
 
 def ramp(base: Value, lanes: int, stride: int = 1) -> Expr:
     """Return the index vector base, base+stride, ... of `lanes` elements."""
-    return index(base) if lanes == 1 else tirx.Ramp(index(base), tirx.const(stride, "int32"), lanes)
+    return index(base) if lanes == 1 else tirx.Ramp(index(base), _int32(stride), lanes)
 
 
 def llvm(name: str, dtype: str, lanes: int, *args: Expr) -> Expr:
@@ -179,7 +190,7 @@ declare <32 x bfloat> @llvm.x86.avx512bf16.cvtne2ps2bf16.512(<16 x float>, <16 x
 
 def shuffle(vectors: Sequence[Expr], lanes: Sequence[int]) -> Expr:
     """Return the vector of these lanes, numbered through the concatenated vectors (of one dtype)."""
-    return tirx.Shuffle(list(vectors), [tirx.const(i, "int32") for i in lanes])
+    return tirx.Shuffle(list(vectors), [_int32(i) for i in lanes])
 
 
 def lanes(x: Expr) -> list[Expr]:
@@ -400,7 +411,7 @@ class Kernel:
     def loop(self, extent: Value, kind: str = "serial", name: str = "i") -> Iterator[Expr]:
         """A loop `for i in range(extent)`; kind: serial or parallel."""
         if isinstance(extent, int) and extent == 1:
-            yield tirx.const(0, "int32")
+            yield _int32(0)
             return
         var = tirx.Var(self._unique(name), "int32")
         if isinstance(extent, int):
@@ -462,7 +473,7 @@ class Kernel:
         bf16, of which TVM cannot take the address."""
         if isinstance(value, tvm.ir.TensorLoad) and dtype_of(value) != "bf16":
             place = value.source.access_ptr("r", offset=value.indices[0])
-            hints = (tirx.const(i, "int32") for i in (0, 3, 1))  # for reading, into all caches, data
+            hints = (_int32(i) for i in (0, 3, 1))  # for reading, into all caches, data
             self._emit(tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", place, *hints)))
 
     def store(self, buf: Buf, value: Value, at: Value) -> None:
@@ -581,7 +592,7 @@ class Kernel:
         arguments = (
             tirx.reinterpret("handle", tirx.const(0, "int64")),
             self.address(args, 0),
-            tirx.const(count, "int32"),
+            _int32(count),
         )
         code = tirx.call_extern("int32", SYMBOL + function, *arguments, self.address(result, 0))
         found = tirx.Var(self._unique("code"), "int32")

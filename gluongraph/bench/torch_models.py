@@ -80,20 +80,38 @@ def _check(name: str, on: Sequence[int]) -> dict[str, Any]:
         worker.close()
 
 
-def show(rows: Sequence[Row]) -> str:
-    """The table: errors in float64, milliseconds a step, seconds to the first, memory, ratio; pass rate and mean."""
-    head = ["model", ">output", ">gradient", ">AdamW", ">bf16", *(f">{c} ms" for c in (OWN, EAGER, COMPILED)), ">ratio"]
-    head += [f">{c} first s" for c in (OWN, COMPILED)] + [f">{c} GB" for c in (OWN, EAGER, COMPILED)]
-    lines = []
-    for row in rows:
-        errors = [f"{row.check[key]:.0e}" if row.check else "" for key in ("output", "gradient", "adamw", "bf16")]
-        times = [_of(row, c, lambda r: f"{1e3 * r.median:.2f}") for c in (OWN, EAGER, COMPILED)]
-        firsts = [_of(row, c, lambda r: f"{r.prepare_seconds:.1f}") for c in (OWN, COMPILED)]
-        memory = [_of(row, c, lambda r: f"{r.peak / 1e9:.2f}") for c in (OWN, EAGER, COMPILED)]
-        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        name = row.name if row.passed or not (row.check or row.missing) else f"{row.name} FAILED"
-        lines.append([name, *errors, *times, ratio, *firsts, *memory])
-    return "\n".join([table(head, lines), *_summary(rows)])
+ERRORS = ("output", "gradient", "adamw", "bf16")
+HEAD = (
+    *(">output", ">gradient", ">AdamW", ">bf16", *(f">{c} ms" for c in (OWN, EAGER, COMPILED)), ">ratio"),
+    *(f">{c} first s" for c in (OWN, COMPILED)),
+    *(f">{c} GB" for c in (OWN, EAGER, COMPILED)),
+)
+WIDTH = 8  # of a number, "12345.67" ms
+
+
+def head(names: Sequence[str]) -> str:
+    """The line above the rows of these models."""
+    return table(_columns(names), [])
+
+
+def line(row: Row, names: Sequence[str]) -> str:
+    """A row, under that head: errors in float64, milliseconds a step, ratio, seconds to the first, memory."""
+    errors = [f"{row.check[key]:.0e}" if row.check else "" for key in ERRORS]
+    times = [_of(row, c, lambda r: f"{1e3 * r.median:.2f}") for c in (OWN, EAGER, COMPILED)]
+    firsts = [_of(row, c, lambda r: f"{r.prepare_seconds:.1f}") for c in (OWN, COMPILED)]
+    memory = [_of(row, c, lambda r: f"{r.peak / 1e9:.2f}") for c in (OWN, EAGER, COMPILED)]
+    ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+    name = row.name if row.passed or not (row.check or row.missing) else f"{row.name}{FAILED}"
+    return table(_columns(names), [[name, *errors, *times, ratio, *firsts, *memory]]).splitlines()[1]
+
+
+FAILED = " FAILED"
+
+
+def _columns(names: Sequence[str]) -> list[str]:
+    """The heads, each as wide as anything that may stand below it, since rows are printed as they are found."""
+    first = "model".ljust(max(map(len, names), default=0) + len(FAILED))
+    return [first, *(">" + head.removeprefix(">").rjust(WIDTH) for head in HEAD)]
 
 
 def _of(row: Row, contender: str, tell: Callable[[Result], str]) -> str:
@@ -101,7 +119,7 @@ def _of(row: Row, contender: str, tell: Callable[[Result], str]) -> str:
     return tell(result) if result is not None and result.blocks else ""
 
 
-def _summary(rows: Sequence[Row]) -> list[str]:
+def summary(rows: Sequence[Row]) -> list[str]:
     """The pass rate, and the geometric mean of the ratios."""
     checked = [row for row in rows if row.check or row.missing]
     passed = sum(row.passed for row in checked)

@@ -127,14 +127,16 @@ def torch_models(options: argparse.Namespace) -> int:
     blocks = 0 if options.check else 3 if options.quick else options.blocks
     peers = (models.EAGER, models.COMPILED)
     rows = []
+    if not options.json:
+        print(models.head(names), flush=True)
     with task(len(names) * (1 + (1 + len(peers) + blocks if blocks else 0)), "measuring") as further:
         for name in names:
             how = (on, blocks, options.block_seconds, peers, further, not options.no_check)
             rows.append(models.measure(name, *how))
             if not options.json:
-                print(models.show(rows[-1:]).splitlines()[1], flush=True)  # it may take hours: the row as it is found
+                print(models.line(rows[-1], names), flush=True)  # it may take hours: the row as it is found
     if options.json:
         as_json([{"name": r.name, "check": r.check, "passed": r.passed, "ratio": r.ratio} for r in rows])
     else:
-        print(models.show(rows))
+        print(*models.summary(rows), sep="\n")
     return int(not all(row.passed for row in rows if row.check or row.missing))

@@ -12,6 +12,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -66,6 +67,50 @@ def begun_folder(base: Path, prefix: str) -> tuple[int, Path]:
     """A new draft of a folder, and the handle that keeps it from being swept for as long as it is open."""
     sweep(base, prefix)
     return _begun(base, _new_folder, prefix)
+
+
+PATIENCE, POLL = 60.0, 0.01  # seconds
+
+
+@contextmanager
+def turn(folder: Path, name: str, patience: float = PATIENCE) -> Iterator[None]:
+    """Within: the turn of this process to make what has this name; others that want to make it wait until the block
+    ends, or the process in any way.
+
+    Whoever has waited longer than `patience` seconds (the other process may have been stopped) goes on all the same, as
+    where files cannot be locked: the name may be made twice then, which costs time only.
+    """
+    path, until = folder / f"{DRAFT}turn-{name}", time.monotonic() + patience
+    handle = None
+    try:
+        while (handle := _turn(path)) is None and time.monotonic() < until:
+            time.sleep(POLL)
+    except OSError:
+        pass  # no folder, or one without locks
+    try:
+        yield
+    finally:
+        if handle is not None:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+            fcntl.flock(handle, fcntl.LOCK_UN)  # also for processes that were forked meanwhile
+            os.close(handle)
+
+
+def _turn(path: Path) -> int | None:
+    """The locked file of a turn; None while another process has it. Raises OSError: there are no such files."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(handle), os.stat(path)):
+            return handle
+    except (BlockingIOError, FileNotFoundError):
+        pass  # it is another's, or was until now
+    except BaseException:
+        os.close(handle)
+        raise
+    os.close(handle)
+    return None
 
 
 def put(path: Path, data: bytes, mode: int = 0o600) -> None:

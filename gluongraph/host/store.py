@@ -19,8 +19,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,14 @@ def _discard(path: Path, why: _Damaged) -> None:
         shutil.rmtree(gone) if gone.is_dir() and not gone.is_symlink() else gone.unlink()
     except OSError as error:
         debug.log("cache", f"{path} cannot be removed: {error.strerror}")
+
+
+@contextmanager
+def turn(name: str) -> Iterator[None]:
+    """Within, no other process that has this folder makes the entry of this name: they wait, and find it made."""
+    base = folder()
+    with disk.turn(base, name) if base is not None else nullcontext():
+        yield
 
 
 # -- notes

@@ -456,7 +456,9 @@ def index_put(data: Node, value: Value, *, plan: Plan) -> Node:
         )
     kept = tuple(max(0, e - b) for b, e, _ in spans)
     if isinstance(value, Node):
-        value = ops.reshape(_broadcast(ops.cast(value, data.dtype), result or (1,)), kept)
+        value = ops.cast(value, data.dtype)
+        if not value.shape == result == kept:  # also of one element without axes, which `_broadcast` has not
+            value = ops.reshape(_broadcast(value, result or (1,)), kept)
     else:
         value = ops.full(kept, value, data.dtype)
     if kept == data.shape:

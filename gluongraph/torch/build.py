@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gluongraph import ops
+from gluongraph.dtypes import is_float
 from gluongraph.errors import DTypeError, MXNetError, ShapeError, UnsupportedError
 from gluongraph.ir.graph import Node
 from gluongraph.torch import aten
@@ -17,6 +19,11 @@ from gluongraph.tracing.tracer import scope
 assert aten.__all__  # importing it has filled the table
 # What a builder raises for arguments that it does not know.
 _TROUBLE = (MXNetError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError, AssertionError)
+
+
+def _constant_in_gradients(state: Node) -> Node:
+    """What becomes of a state; whoever reads it later has no gradient with respect to what it was computed from."""
+    return ops.stop_gradient(state) if is_float(state.dtype) and state.op.name != "stop_gradient" else state
 
 
 class Building:
@@ -46,7 +53,7 @@ class Building:
         results = [outputs[i] for i in self.program.results]
         return (
             [r for r in results if isinstance(r, Node)],
-            {name: outputs[i] for i, name in self.program.moved.items()},
+            {name: _constant_in_gradients(outputs[i]) for i, name in self.program.moved.items()},
         )
 
     def constant(self, what: Any) -> Value:

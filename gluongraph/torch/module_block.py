@@ -26,8 +26,8 @@ from gluongraph.tracing.tracer import guard
 class ModuleBlock(HybridBlock):
     """A block with the parameters and buffers of a module, under their names in `module.state_dict()`.
 
-    A subclass says in `_program(key)` which programs run over them, and `_run_program` runs one. With `share`
-    the module's own tensors are the memory of the parameters.
+    A subclass says in `_program(key)` which programs run over them, and `_run_program` runs one. With `share` the
+    module's own tensors are the memory of the parameters.
 
     Raises:
         ExportError: the module holds tensors that do not exist here.
@@ -125,7 +125,7 @@ class ModuleBlock(HybridBlock):
         before, STATE.recording = STATE.recording, False
         try:
             for name, value in states.items():
-                self._reg_params[name].data()[:] = value.detach()
+                self._reg_params[name].data()[:] = value
         finally:
             STATE.recording = before
 

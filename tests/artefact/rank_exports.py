@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from ranks import run_ranks
 
 import gluongraph as mx
 from gluongraph import gluon, random
+from gluongraph.host import disk
 from gluongraph.runtime.communicator.environment import world
 
 RNG = np.random.default_rng(0)
@@ -151,3 +156,18 @@ def export_all(folder: str) -> None:
             each.accumulate(*part(0))
             each.apply()
         assert weights(loaded) == weights(step), kind
+
+
+def exported_by_two(factory: pytest.TempPathFactory) -> Path:
+    """A new folder with what `export_all` has written on two ranks. That takes most of a minute, and happens once in a
+    run of pytest, whichever of its processes asks first."""
+    base = factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    with disk.turn(base, "exported", patience=300):
+        made, draft = base / "exported_by_two", base / "exported_by_two_draft"
+        if not made.exists():
+            shutil.rmtree(draft, ignore_errors=True)  # of a failure
+            draft.mkdir()
+            run_ranks(2, export_all, draft, timeout=300)
+            draft.rename(made)
+    return Path(shutil.copytree(made, factory.mktemp("exported"), dirs_exist_ok=True))

@@ -21,7 +21,7 @@ from rank_exports import (
     compressed,
     deterministic,
     divided,
-    export_all,
+    exported_by_two,
     global_batch,
     losses,
     part,
@@ -45,9 +45,7 @@ pytestmark = needs_mpi
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the artefacts of two ranks, which have been held against the steps that they came from."""
-    folder = tmp_path_factory.mktemp("exported")
-    run_ranks(2, export_all, folder, timeout=300)
-    return folder
+    return exported_by_two(tmp_path_factory)
 
 
 def test_ranks_train_alike(exported: Path) -> None:

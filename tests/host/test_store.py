@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import pathlib
 import shutil
@@ -9,6 +11,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -394,6 +398,119 @@ def test_a_file_that_must_not_be_replaced(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileExistsError):
         disk.whole(tmp_path / "file", lambda file: file.write(b"two"), replace=False)
     assert (tmp_path / "file").read_bytes() == b"one" and len(list(tmp_path.iterdir())) == 1
+
+
+# -- several processes that want the same
+
+
+TAKER = """
+import pathlib, sys, time
+from gluongraph.host import disk
+with disk.turn(pathlib.Path(sys.argv[1]), "entry"):
+    print("mine", flush=True)
+    time.sleep(60)
+"""
+
+
+def takes_a_turn(place: pathlib.Path) -> subprocess.Popen[str]:
+    """A process that has the turn of an entry, and keeps it."""
+    process = subprocess.Popen([sys.executable, "-c", TAKER, str(place)], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "mine\n"
+    return process
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_turn_ends_with_its_process(end: signal.Signals, tmp_path: pathlib.Path) -> None:
+    with takes_a_turn(tmp_path) as process:
+        assert disk._turn(tmp_path / f"{disk.DRAFT}turn-entry") is None
+        process.send_signal(end)
+        process.wait()
+    started = time.monotonic()
+    with disk.turn(tmp_path, "entry"):
+        assert time.monotonic() - started < disk.PATIENCE / 2
+    assert not list(tmp_path.iterdir())
+
+
+def test_who_waits_for_a_stopped_process_goes_on(tmp_path: pathlib.Path) -> None:
+    with takes_a_turn(tmp_path) as process:
+        process.send_signal(signal.SIGSTOP)
+        with disk.turn(tmp_path, "other"):
+            pass
+        started = time.monotonic()
+        with disk.turn(tmp_path, "entry", patience=0.2):
+            assert 0.2 <= time.monotonic() - started < disk.PATIENCE / 2
+        disk.sweep(tmp_path)
+        assert len(list(tmp_path.iterdir())) == 1  # it still has its turn
+        process.kill()
+    disk.sweep(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_at_a_time(tmp_path: pathlib.Path) -> None:
+    """More threads than cores, each with handles of its own, as processes have."""
+    within, most = 0, 0
+
+    def work() -> None:
+        nonlocal within, most
+        for _ in range(20):
+            with disk.turn(tmp_path, "entry"):
+                within += 1
+                most = max(most, within)
+                time.sleep(0.0005)
+                within -= 1
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    assert most == 1 and within == 0 and not list(tmp_path.iterdir())
+
+
+def test_turns_where_nothing_can_be_locked(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(handle: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    with disk.turn(tmp_path / "none", "entry"):
+        pass
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", refuse)
+        with disk.turn(tmp_path, "entry"):
+            pass
+    monkeypatch.setenv("GG_CACHE", "0")
+    with store.turn("entry"):
+        pass
+
+
+COMPILER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_store import product
+from gluongraph.compiler import lower
+from gluongraph.codegen import build
+found = build.artifacts.find
+def looked(*args):  # what it has found at first it goes by when the others have looked as well
+    build.artifacts.find, result = found, found(*args)
+    print("looked", flush=True)
+    sys.stdin.readline()
+    return result
+build.artifacts.find = looked
+print(lower.lower(*product()).artefact.compiled > 0, flush=True)
+"""
+
+
+def test_processes_that_start_together_compile_once(folder: pathlib.Path) -> None:
+    command = [sys.executable, "-c", COMPILER, str(pathlib.Path(__file__).parent)]
+    private.make(folder)
+    jobs = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    for job in jobs:
+        assert job.stdout is not None and job.stdout.readline() == "looked\n"
+    for job in jobs:
+        assert job.stdin is not None
+        job.stdin.write("\n")
+        job.stdin.flush()
+    found = sorted(job.communicate()[0] for job in jobs)
+    assert found == ["False\n", "False\n", "True\n"] and len(list(folder.glob("*/step.so"))) == 1
 
 
 # -- all of it at once

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 
 import pytest
 
 pytest.importorskip("torch")
 
 from gluongraph.bench import torch_models, torch_zoo, torch_zoo_steps
+from gluongraph.bench.interleaved_timing import Result
 
 NAMES = (
     *("own_encoder", "own_gru", "own_lstm", "own_mlp", "own_unet"),
@@ -31,3 +33,22 @@ def test_a_model(name: str) -> None:
 def test_all_models_have_a_name_of_their_package() -> None:
     assert len(torch_zoo.ZOO) >= 50
     assert {torch_zoo.package_of(name) for name in torch_zoo.ZOO} == {"", "torchvision", "timm", "transformers"}
+
+
+def test_rows_stand_below_their_heads() -> None:
+    """They are printed as they are found, whatever is wider or missing in a later one."""
+    names = ["own_mlp", "timm_deit_tiny_patch16_224"]
+    check = {"output": 1e-16, "gradient": 2e-7, "sgd": 0.0, "adamw": 0.0, "bf16": 0.01}
+    contenders = (torch_models.OWN, torch_models.EAGER, torch_models.COMPILED)
+
+    def row(name: str, seconds: float) -> torch_models.Row:
+        found = {c: Result(c, prepare_seconds=100 * seconds, blocks=[seconds], peak=int(1e10)) for c in contenders}
+        return torch_models.Row(name, check, found)
+
+    rows = [row("own_mlp", 0.00012), row(names[1], 12.3456), torch_models.Row(names[1], {**check, "output": 0.1}, {})]
+    ends = [found.end() for found in re.finditer(r"\S+( \S+)*", torch_models.head(names))]
+    for each in rows[:2]:
+        assert [found.end() for found in re.finditer(r"\S+", torch_models.line(each, names))][1:] == ends[1:]
+    failed = torch_models.line(rows[2], names)
+    assert "patch16_224 FAILED" in failed and failed.index("1e-01") + 5 == ends[1]
+    assert torch_models.summary(rows)[0] == "2 of 3 models computed as by PyTorch"

@@ -24,7 +24,12 @@ def _batch_norm(input: Node, weight: Node | None, bias: Node | None, eps: float)
     dtype = input.dtype if weight is None else weight.dtype
     x = cast(input, dtype) if DTYPES[input.dtype].nbytes < DTYPES[dtype].nbytes else input
     y, mean, var = ops.batch_norm(x, _vector(weight, n, 1.0, x.dtype), _vector(bias, n, 0.0, x.dtype), axis=1, eps=eps)
-    return cast(y, input.dtype), ops.stop_gradient(mean), ops.stop_gradient(var)
+    return cast(y, input.dtype), mean, var
+
+
+def _with_statistics(y: Node, mean: Node, var: Node, eps: float) -> tuple[Node, Node, Node]:
+    """What operators return: y, mean, 1 / deviation. Gradients pass through the first alone."""
+    return y, ops.stop_gradient(mean), ops.stop_gradient(ops.rsqrt(var + eps))
 
 
 @aten("_native_batch_norm_legit_functional.default")
@@ -49,7 +54,7 @@ def batch_norm_functional(
     means, variances = (
         moved(old, cast(new, old.dtype), 1 - momentum) for old, new in ((running_mean, mean), (running_var, unbiased))
     )
-    return [y, mean, ops.rsqrt(var + eps), means, variances]
+    return [*_with_statistics(y, mean, var, eps), ops.stop_gradient(means), ops.stop_gradient(variances)]
 
 
 @aten("_native_batch_norm_legit.no_stats")
@@ -57,8 +62,7 @@ def batch_norm_no_stats(
     at: OpContext, input: Node, weight: Node | None, bias: Node | None, training: bool, momentum: float, eps: float
 ) -> list[Node]:
     """By the batch, in either mode"""
-    y, mean, var = _batch_norm(input, weight, bias, eps)
-    return [y, mean, ops.rsqrt(var + eps)]
+    return [*_with_statistics(*_batch_norm(input, weight, bias, eps), eps)]
 
 
 def _by_statistics(x: Node, weight: Node | None, bias: Node | None, mean: Node, var: Node, eps: float) -> Node:

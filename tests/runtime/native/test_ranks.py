@@ -28,7 +28,7 @@ from rank_exports import (
     Y,
     deterministic,
     divided,
-    export_all,
+    exported_by_two,
     global_batch,
     losses,
     normalized,
@@ -52,8 +52,7 @@ Done = subprocess.CompletedProcess[str]
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the artefacts of two ranks of Python, what they have then come to, and their data."""
-    folder = tmp_path_factory.mktemp("exported")
-    run_ranks(2, export_all, folder, timeout=300)
+    folder = exported_by_two(tmp_path_factory)
     np.save(folder / "x.npy", X)
     np.save(folder / "y.npy", Y)
     return folder

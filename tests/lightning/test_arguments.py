@@ -1,0 +1,125 @@
+"""Arguments of a Trainer, and what hooks give, that mean nothing: a sentence with the way out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from nets import QUIET, GluonModel, loader
+
+import gluongraph as mx
+import gluongraph.lightning as L
+from gluongraph import gluon
+from gluongraph.lightning.callbacks import ModelCheckpoint
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"accelerator": "tpu"}, "no code generation"),
+    ({"accelerator": "mps"}, "no code generation"),
+    ({"accelerator": "abacus"}, "there are 'auto'"),
+    ({"strategy": "ddp_spawn"}, "not forked"),
+    ({"strategy": "pipeline"}, "there are 'auto'"),
+    ({"devices": 0}, "number from 1 on"),
+    ({"devices": "many"}, "number from 1 on"),
+    ({"precision": "8-true"}, "there are '32'"),
+    ({"precision": "transformer-engine"}, "there are '32'"),
+    ({"max_epochs": -2}, "max_epochs"),
+    ({"max_steps": 1.5}, "max_steps"),
+    ({"max_time": "1 hour"}, "DD:HH:MM:SS"),
+    ({"limit_train_batches": 1.5}, "share from 0.0 to 1.0"),
+    ({"limit_val_batches": -1}, "share from 0.0 to 1.0"),
+    ({"overfit_batches": "few"}, "share from 0.0 to 1.0"),
+    ({"val_check_interval": 1.5}, "share of the epoch"),
+    ({"val_check_interval": 0.5, "check_val_every_n_epoch": None}, "give a number of batches"),
+    ({"check_val_every_n_epoch": 0}, "check_val_every_n_epoch"),
+    ({"num_sanity_val_steps": -2}, "num_sanity_val_steps"),
+    ({"log_every_n_steps": -1}, "log_every_n_steps"),
+    ({"accumulate_grad_batches": 0}, "accumulate_grad_batches"),
+    ({"gradient_clip_val": -1}, "gradient_clip_val"),
+    ({"gradient_clip_val": 1.0, "gradient_clip_algorithm": "l1"}, "'norm' and 'value'"),
+    ({"profiler": "gprof"}, "there is none of that name"),
+    ({"plugins": ["x"]}, "leave them out"),
+    ({"steps_per_call": 0}, "steps_per_call"),
+    ({"callbacks": ["EarlyStopping"]}, "no Callback"),
+    ({"logger": ["csv"]}, "no logger"),
+    ({"callbacks": [ModelCheckpoint()], "enable_checkpointing": False}, "leave one of them out"),
+]
+
+
+@pytest.mark.parametrize(("how", "said"), WRONG)
+def test_an_argument_that_means_nothing(how: dict[str, Any], said: str) -> None:
+    with pytest.raises(L.MisconfigurationException, match=said):
+        L.Trainer(**{**QUIET, "enable_checkpointing": None, **how})
+
+
+def test_an_unknown_argument() -> None:
+    with pytest.raises(TypeError, match="max_epoch"):
+        L.Trainer(max_epoch=3)  # type: ignore[call-arg]
+
+
+FORMS: list[tuple[Any, str]] = [
+    (7, "gave int"),
+    ([], "gave a list of nothing"),
+    ({"optimizer": "adam"}, '"optimizer": \'adam\''),
+    ([mx.optimizer.Adam(), mx.optimizer.SGD()], "2 optimizers, with automatic optimization"),
+    (([mx.optimizer.Adam()], [3]), "int is no scheduler"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), FORMS)
+def test_what_configure_optimizers_gives(given: Any, said: str) -> None:
+    class Wrong(GluonModel):
+        def configure_optimizers(self) -> Any:
+            return given
+
+    with pytest.raises(L.MisconfigurationException, match=said):
+        L.Trainer(max_epochs=1, **QUIET).fit(Wrong(), loader())
+
+
+MODELS: list[tuple[Any, type[Exception], str]] = [
+    (gluon.nn.Dense(2), TypeError, r"not gluongraph\.gluon\.nn\.\S*Dense"),
+    ((gluon.nn.Dense(2), gluon.loss.L2Loss()), TypeError, "LightningModule"),
+    (None, TypeError, "has no model"),
+    (L.LightningModule(), L.MisconfigurationException, "No `training_step"),
+]
+
+
+@pytest.mark.parametrize(("model", "error", "said"), MODELS)
+def test_what_is_no_model(model: Any, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        L.Trainer(max_epochs=1, **QUIET).fit(model, loader())
+
+
+def test_loaders_that_are_missing_empty_or_none() -> None:
+    trainer = L.Trainer(max_epochs=1, **QUIET)
+    with pytest.raises(L.MisconfigurationException, match="has no train loader"):
+        trainer.fit(GluonModel())
+    with pytest.raises((L.MisconfigurationException, TypeError)):
+        trainer.fit(GluonModel(), 5)
+    with pytest.raises(L.MisconfigurationException, match="loaders and a data module"):
+        trainer.fit(GluonModel(), loader(), datamodule=L.LightningDataModule())
+    with pytest.raises(TypeError, match="no data module"):
+        trainer.fit(GluonModel(), datamodule=loader())
+    with pytest.raises(L.MisconfigurationException, match="less than one"):
+        L.Trainer(max_epochs=1, limit_train_batches=0.1, **QUIET).fit(GluonModel(), loader())
+    with pytest.raises(L.MisconfigurationException, match="val_check_interval=9"):
+        L.Trainer(max_epochs=1, val_check_interval=9, **QUIET).fit(GluonModel(), loader(), loader())
+
+
+def test_a_net_a_loss_and_an_optimizer_are_a_model() -> None:
+    net = gluon.nn.Dense(3)
+    net.initialize()
+    trainer = L.Trainer(max_epochs=2, **QUIET)
+    trainer.fit((net, gluon.loss.SoftmaxCrossEntropyLoss(), mx.optimizer.Adam()), loader(), loader(16))
+    assert {"train_loss", "val_loss"} <= set(trainer.callback_metrics)
+    predicted = trainer.predict(dataloaders=loader(16))
+    assert [p.shape for p in predicted] == [(8, 3), (8, 3)]
+    assert np.allclose(predicted[0].asnumpy(), net(mx.nd.array(next(iter(loader(16)))[0])).asnumpy(), atol=1e-5)
+
+
+def test_a_trainer_goes_on_after_an_error() -> None:
+    trainer, model = L.Trainer(max_epochs=1, **QUIET), GluonModel()
+    with pytest.raises(L.MisconfigurationException):
+        trainer.fit(model)
+    trainer.fit(model, loader())
+    assert trainer.global_step == 5 and trainer.state.finished

@@ -1,0 +1,66 @@
+"""Batches of any structure as arrays one after another, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import namedtuple
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gluongraph import nd
+from gluongraph.lightning.batch import batch_size_of, cast_floats, flatten, to_user, unflatten
+
+Pair = namedtuple("Pair", "x y")  # noqa: PYI024 - what users write
+
+
+@dataclasses.dataclass
+class Sample:
+    x: Any
+    scale: float
+
+
+BATCHES: list[Any] = [
+    np.ones((2, 3)),
+    (np.ones(2), np.zeros(2)),
+    [np.ones(2), {"a": np.ones(3), "b": (np.zeros(1), "text", 3)}],
+    Pair(np.ones(2), np.zeros(2)),
+    Sample(np.ones(2), 0.5),
+    {"x": nd.ones((2, 2)), "none": None},
+]
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_there_and_back(batch: Any) -> None:
+    arrays, structure = flatten(batch)
+    made = unflatten(structure, iter(arrays))
+    assert type(made) is type(batch) and flatten(made)[1] == structure
+    for left, right in zip(arrays, flatten(made)[0], strict=True):
+        assert left is right
+    hash(structure)
+
+
+def test_values_are_part_of_the_structure() -> None:
+    assert flatten((np.ones(2), 1))[1] != flatten((np.ones(2), 2))[1]
+    assert flatten((np.ones(2), 1))[1] == flatten((np.zeros(5), 1))[1]
+    with pytest.raises(TypeError, match="set, which is no array"):
+        flatten((np.ones(2), {1, 2}))
+
+
+def test_sizes_and_types() -> None:
+    assert batch_size_of([np.float32(1).reshape(()), np.ones((7, 2))]) == 7 and batch_size_of([]) == 1
+    cast = cast_floats({"x": np.ones(2, np.float32), "y": np.ones(2, np.int64)}, "float64")
+    assert cast["x"].dtype == np.float64 and cast["y"].dtype == np.int64
+
+
+def test_tensors_share_their_memory() -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.zeros(3)
+    (array,), _ = flatten(tensor)
+    array[0] = 5
+    assert tensor[0] == 5
+    assert flatten(torch.zeros(2, dtype=torch.float64))[0][0].dtype == np.float64
+    assert flatten(torch.zeros(2, dtype=torch.bfloat16))[0][0].dtype.name == "bfloat16"
+    back = to_user({"loss": nd.ones((2,)), "rest": [nd.zeros(())]}, torch=True)
+    assert isinstance(back["loss"], torch.Tensor) and back["rest"][0].shape == ()
