@@ -60,7 +60,7 @@ def test_an_unknown_argument() -> None:
 FORMS: list[tuple[Any, str]] = [
     (7, "gave int"),
     ([], "gave a list of nothing"),
-    ({"optimizer": "adam"}, '"optimizer": \'adam\''),
+    ({"optimizer": "adam"}, "\"optimizer\": 'adam'"),
     ([mx.optimizer.Adam(), mx.optimizer.SGD()], "2 optimizers, with automatic optimization"),
     (([mx.optimizer.Adam()], [3]), "int is no scheduler"),
 ]

@@ -12,7 +12,7 @@ import pytest
 from gluongraph import nd
 from gluongraph.lightning.batch import batch_size_of, cast_floats, flatten, to_user, unflatten
 
-Pair = namedtuple("Pair", "x y")  # noqa: PYI024 - what users write
+Pair = namedtuple("Pair", "x y")
 
 
 @dataclasses.dataclass

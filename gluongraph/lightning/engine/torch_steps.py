@@ -83,8 +83,8 @@ class TorchSteps(ModuleBlock):
 def _step_module(
     module: Any, kind: str, structure: Structure, dataloader_idx: int | None, recorder: Recorder, kept: list[str]
 ) -> Any:
-    """A torch.nn.Module whose forward is the step function on the arrays of a batch. `kept` gets the names of attributes
-    in which it keeps arrays."""
+    """A torch.nn.Module whose forward is the step function on the arrays of a batch. `kept` gets the names of
+    attributes in which it keeps arrays."""
     nn = export.torch().nn
 
     class Step(nn.Module):  # type: ignore[misc, name-defined]
