@@ -26,6 +26,7 @@ RUN = {
     "debugging.md": (1, "examples/test_examples.py"),
     "distributed.md": (1, "docs/test_distributed.py"),
     "deploy.md": (3, "examples/test_examples.py"),
+    "lightning.md": (1, "docs/test_pages.py"),
     "memory.md": (1, "docs/test_memory.py"),
     "migrating.md": (3, "docs/test_pages.py"),
     "onnx.md": (3, "docs/test_onnx.py"),

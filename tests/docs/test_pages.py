@@ -1,4 +1,4 @@
-"""docs/migrating.md and docs/pytorch.md: their programs run, and lead where the pages say."""
+"""docs/migrating.md, docs/pytorch.md and docs/lightning.md: their programs run, and lead where the pages say."""
 
 from __future__ import annotations
 
@@ -48,3 +48,10 @@ def test_the_page_for_users_of_pytorch() -> None:
     names: dict[str, Any] = {}
     exec(compile(*blocks("pytorch.md"), "pytorch.md", "exec"), names)
     assert np.isfinite(names["loss"].asscalar()) and names["step"].grad_norm > 0
+
+
+def test_the_page_of_the_training_loop(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(*blocks("lightning.md"), "lightning.md", "exec"), names)
+    assert names["trainer"].global_step == 8 and 0 < float(names["trainer"].callback_metrics["train_loss"]) < 3
