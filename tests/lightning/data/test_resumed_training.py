@@ -15,7 +15,7 @@ import gluongraph.lightning as L
 from gluongraph import gluon
 from gluongraph.lightning.data import ArrayLoader
 
-pytestmark = pytest.mark.filterwarnings("ignore:an epoch has")
+pytestmark = pytest.mark.filterwarnings("ignore:an epoch has", "ignore:The folder of checkpoints")
 SAMPLES, EPOCHS, EVERY = 22, 2, 4
 
 
