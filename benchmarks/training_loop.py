@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gluongraph.bench.interleaved_timing import cores, environment
+from gluongraph.host.interrupts import guarded
 
 WORKER = Path(__file__).with_name("training_loop_worker.py")
 SECTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {  # workloads, contenders, steps of a run
@@ -42,7 +43,7 @@ class Contender:
         environ = environment(len(on)) | {"GG_CACHE": str(caches / "gluongraph")}
         environ["TORCHINDUCTOR_CACHE_DIR"] = str(caches / name)
         line = [sys.executable, str(WORKER), name, workload, str(steps), str(len(on))]
-        bound = ["taskset", "-c", ",".join(map(str, on)), *line]
+        bound = guarded(["taskset", "-c", ",".join(map(str, on)), *line])
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": self.log, "text": True}
         self.process = subprocess.Popen(bound, env=environ, **pipes)
         self.runs: list[dict[str, float]] = []
