@@ -19,6 +19,7 @@ import numpy as np
 from gluongraph import checkpoint as state
 from gluongraph.checkpoint import collective
 from gluongraph.errors import FormatError, warn, with_user_location
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.batch import as_array, to_user
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hparams import Hyperparameters, _is_plain
@@ -334,7 +335,10 @@ def put_weights(block: Any, content: Content, strict: bool) -> None:
 
 def module_from_checkpoint(cls: Any, path: Any, strict: bool, kwargs: Mapping[str, Any]) -> Any:
     """See `LightningModule.load_from_checkpoint`."""
+    import_whole("gluongraph.lightning.engine.engines")
     from gluongraph.lightning.engine.engines import steps_of
+
+    import_whole("gluongraph.lightning.module")
     from gluongraph.lightning.module import _is_torch
 
     content = read(os.fspath(path))

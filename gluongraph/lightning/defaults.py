@@ -6,12 +6,16 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.errors import misconfigured
 
 
 def default_loggers(trainer: Any, given: Any) -> list[Any]:
     """The loggers for what the argument `logger` says."""
+    import_whole("gluongraph.lightning.loggers")
     from gluongraph.lightning import loggers
+
+    import_whole("gluongraph.lightning.loggers.tensorboard")
     from gluongraph.lightning.loggers.tensorboard import is_available
 
     if given is False or (given is None and trainer.barebones):
@@ -37,6 +41,7 @@ def default_callbacks(
     max_time: float | None,
 ) -> list[Any]:
     """The callbacks given, and those that a training has unless they are switched off; those that save come last."""
+    import_whole("gluongraph.lightning.callbacks")
     from gluongraph.lightning import callbacks as all
 
     made = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
@@ -62,6 +67,7 @@ def default_callbacks(
 
 def in_order(callbacks: list[Any]) -> list[Any]:
     """Callbacks with those that save checkpoints last."""
+    import_whole("gluongraph.lightning.callbacks")
     from gluongraph.lightning.callbacks import Checkpoint
 
     return sorted(callbacks, key=lambda c: isinstance(c, Checkpoint))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.hooks import DataHooks, ModelHooks, overrides
 
@@ -73,6 +74,7 @@ class HookCalls:
 
 def is_monitoring(callback: Any) -> bool:
     """Does it look at metrics at the end of an epoch, and so comes after the module?"""
+    import_whole("gluongraph.lightning.callbacks")
     from gluongraph.lightning.callbacks import Checkpoint, EarlyStopping
 
     return isinstance(callback, (Checkpoint, EarlyStopping))

@@ -445,6 +445,7 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
             FileNotFoundError, FormatError: there is none, or it is damaged.
             TypeError: `__init__` needs arguments that were not saved.
         """
+        import_whole("gluongraph.lightning.checkpoints")
         from gluongraph.lightning.checkpoints import module_from_checkpoint
 
         return module_from_checkpoint(cls, checkpoint_path, self_strict(cls, strict), kwargs)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.environment import world
@@ -22,6 +23,7 @@ class Ranks:
     def __init__(self, devices: int, nodes: int):
         wanted = devices * nodes
         if wanted > 1:
+            import_whole("gluongraph.lightning.start_ranks")
             from gluongraph.lightning.start_ranks import start
 
             start(devices, nodes)
@@ -88,6 +90,7 @@ class Ranks:
             return {key: self.all_gather(each, torch) for key, each in data.items()}
         if isinstance(data, (list, tuple)):
             return type(data)(self.all_gather(each, torch) for each in data)
+        import_whole("gluongraph.lightning.batch")
         from gluongraph.lightning.batch import as_array, to_user
         from gluongraph.ndarray import NDArray
 

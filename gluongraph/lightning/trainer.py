@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning import arguments as args
 from gluongraph.lightning.batch import cast_floats
 from gluongraph.lightning.callbacks.callback import Callback
@@ -323,6 +324,7 @@ class Trainer:
         kind = "val" if fn == "validate" else "test"
         results: list[dict[str, float]] = Run(self, fn, model, {kind: loaders}, datamodule, ckpt_path)()
         if verbose and self.is_global_zero:
+            import_whole("gluongraph.lightning.table")
             from gluongraph.lightning.table import print_results
 
             print_results(results, fn)
@@ -496,6 +498,7 @@ class Trainer:
     # -- callbacks
 
     def _callbacks_of(self, *kinds: str) -> list[Any]:
+        import_whole("gluongraph.lightning.callbacks")
         from gluongraph.lightning import callbacks
 
         classes = tuple(getattr(callbacks, kind) for kind in kinds)
@@ -624,6 +627,7 @@ class Trainer:
 
     def say(self, message: str) -> None:
         """Tell how the loop goes on, on the first rank."""
+        import_whole("gluongraph.lightning.utilities.rank_zero")
         from gluongraph.lightning.utilities.rank_zero import rank_zero_info
 
         rank_zero_info(message)
@@ -642,6 +646,7 @@ class Trainer:
 
     def clip_gradients(self, optimizer: Any, value: float | None, algorithm: str | None) -> None:
         """Clip the gradients that parameters show now: by the arguments, or the Trainer's settings."""
+        import_whole("gluongraph.lightning.clipping")
         from gluongraph.lightning.clipping import clip
 
         value = self.gradient_clip_val if value is None else value
@@ -689,6 +694,7 @@ class Trainer:
     @property
     def step_flops(self) -> float | None:
         """The floating-point operations of one update; None before the first one."""
+        import_whole("gluongraph.lightning.engine.cost")
         from gluongraph.lightning.engine.cost import step_cost
 
         return step_cost(self.step)[0]
@@ -696,6 +702,7 @@ class Trainer:
     @property
     def step_bytes(self) -> float | None:
         """The bytes that one update moves; None before the first one."""
+        import_whole("gluongraph.lightning.engine.cost")
         from gluongraph.lightning.engine.cost import step_cost
 
         return step_cost(self.step)[1]
@@ -774,6 +781,7 @@ class Trainer:
             MisconfigurationException: no module is attached.
             OSError: it cannot be written.
         """
+        import_whole("gluongraph.lightning.checkpoints")
         from gluongraph.lightning.checkpoints import save
 
         if self.lightning_module is None:
@@ -783,6 +791,7 @@ class Trainer:
 
 def _split(loaders: Any, datamodule: Any, fn: str) -> tuple[Any, Any]:
     """Loaders and data module: a data module may come in the place of loaders."""
+    import_whole("gluongraph.lightning.datamodule")
     from gluongraph.lightning.datamodule import LightningDataModule
 
     if isinstance(loaders, LightningDataModule):

@@ -121,6 +121,10 @@ OTHERS = {
     "path_imgidx": "an empty one is none, as in MXNet",
     "read_image.fname": "of a list of images",
     "test_utils.download.fname": "an empty one is the last part of the URL",
+    "ModelCheckpoint.filename": "an empty one is the default pattern, as in Lightning",
+    "ModelCheckpoint.format_checkpoint_name.filename": "an empty one is the default pattern, as in Lightning",
+    "OnExceptionCheckpoint.filename": "what stands before .ckpt, as in Lightning",
+    "LightningModule.load_from_checkpoint.hparams_file": "accepted, and without a meaning here",
     "KVStoreBase": "says what stores may do, and refuses",
 }
 NAMES = re.compile(

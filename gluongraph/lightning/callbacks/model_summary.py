@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.gluon.block import Block
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.callbacks.progress.rich_progress import require_rich
 from gluongraph.lightning.errors import misconfigured
@@ -144,7 +145,10 @@ class RichModelSummary(ModelSummary):
 
     def show(self, summary: Summary) -> None:
         """Draw the table."""
+        import_whole("rich.console")
         from rich.console import Console
+
+        import_whole("rich.table")
         from rich.table import Table
 
         table = Table(header_style=self._how.get("header_style", "bold magenta"))

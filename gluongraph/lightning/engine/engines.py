@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph.errors import MXNetError, TraceError, UnsupportedError, warn
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.batch import flatten
 from gluongraph.lightning.engine.eager import EagerEngine, evaluate_eagerly
 from gluongraph.lightning.engine.fused import EvaluationEngine, FusedEngine
@@ -23,6 +24,7 @@ def steps_of(module: Any, torch: bool) -> Any:
     """The step functions of a module as a block."""
     if not torch:
         return GluonSteps(module)
+    import_whole("gluongraph.lightning.engine.torch_steps")
     from gluongraph.lightning.engine.torch_steps import TorchSteps
 
     return TorchSteps(module)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.batch import flatten, to_user
 from gluongraph.lightning.engine.fused import FusedEngine
 from gluongraph.lightning.optimizers import LightningOptimizer
@@ -106,9 +107,11 @@ class StagedEngine(FusedEngine):
     def _visible(self) -> Any:
         """Within: the gradients of the window are those that parameters show."""
         if self.torch:
+            import_whole("gluongraph.lightning.engine.gradients")
             from gluongraph.lightning.engine.gradients import shown_in_tensors
 
             return shown_in_tensors(self.module, self.steps, self.sums())
+        import_whole("gluongraph.lightning.engine.gradients")
         from gluongraph.lightning.engine.gradients import shown_in_parameters
 
         return shown_in_parameters(self.step.trainer, self.sums())

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from gluongraph.errors import with_user_location
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.callbacks.progress.progress_bar import ProgressBar
 
 
@@ -99,6 +100,7 @@ class RichProgressBar(ProgressBar):
 
     def configure_columns(self, trainer: Any) -> list[Any]:
         """The parts of a line, before the metrics. Override to change them."""
+        import_whole("rich.progress")
         from rich.progress import BarColumn, TextColumn
 
         theme = self.theme
@@ -114,7 +116,10 @@ class RichProgressBar(ProgressBar):
     def _start(self, trainer: Any) -> None:
         if self.is_disabled or self.progress is not None:
             return
+        import_whole("rich.console")
         from rich.console import Console
+
+        import_whole("rich.progress")
         from rich.progress import Progress
 
         columns = [*self.configure_columns(trainer), _column(self._metrics_of, self.theme.metrics)]
@@ -276,7 +281,10 @@ class RichProgressBar(ProgressBar):
 
 def _column(render: Callable[[Any], str], style: str) -> Any:
     """A column of text that a function makes of a task."""
+    import_whole("rich.progress")
     from rich.progress import ProgressColumn
+
+    import_whole("rich.text")
     from rich.text import Text
 
     class Column(ProgressColumn):
