@@ -7,10 +7,12 @@ process that finds its artefact in the cache has loaded it in 10 ms.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import importlib.util
 import itertools
 import os
+import resource
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -117,6 +119,10 @@ def _file_of(content: Bytes) -> Iterator[str]:
     except OSError:
         handle, path = tempfile.mkstemp(prefix="gluongraph-", suffix=".so")
     else:
+        # TVM opens the paths of loaded libraries again for the traceback of an error. If another, shorter file has got
+        # the number by then, that is a bus error. So the number is a high one, and the system gives the least that is
+        # free: nothing has the path any more.
+        handle = _moved_up(handle)
         # The system takes a path that it has loaded before for the same library, and handles are used again: each load
         # spells the same folder in another way, its number in slashes and dots.
         spelled = "".join("./" if bit == "1" else "/" for bit in f"{next(_loads):b}")
@@ -131,6 +137,17 @@ def _file_of(content: Bytes) -> Iterator[str]:
         os.close(handle)
         if not path.startswith("/proc/"):
             os.unlink(path)
+
+
+def _moved_up(handle: int) -> int:
+    """The same file under a number that is half as high as the system allows; as it is where there is none."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    try:
+        higher = fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, min(most, 1 << 20) // 2)
+    except OSError:
+        return handle
+    os.close(handle)
+    return higher
 
 
 def function(module: Any, name: str) -> Entry:
