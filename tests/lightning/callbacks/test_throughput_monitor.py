@@ -78,7 +78,7 @@ def test_what_is_logged(tmp_path: pathlib.Path) -> None:
     assert last["train/lengths"] == 4 * 128 and last["train/device/samples_per_sec"] == pytest.approx(8 * rate)
     assert last["train/device/items_per_sec"] == pytest.approx(32 * rate)
     assert last["train/device/flops_per_sec"] == pytest.approx(rate * trainer.step_flops)
-    assert 0 < last["train/device/mfu"] < last["train/device/roofline"] < 1
+    assert 0 < last["train/device/mfu"] <= last["train/device/roofline"] < 1  # equal where arithmetic is the bound
     assert any(row.get("validate/batches") == 4 for row in rows(logger))
 
 
