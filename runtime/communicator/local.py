@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.runtime import loader
 from gluongraph.runtime.communicator.base import COMPLETE, Communicator, Work
 
 
@@ -30,15 +31,15 @@ class LocalCommunicator(Communicator):
 
     def reduce_scatter(self, source: Any, target: Any) -> None:
         """Copy the array."""
-        np.copyto(target, source)
+        _copy(source, target)
 
     def allgather(self, source: Any, target: Any) -> None:
         """Copy the array."""
-        np.copyto(target, source)
+        _copy(source, target)
 
     def alltoall(self, source: Any, target: Any) -> None:
         """Copy the array."""
-        np.copyto(target, source)
+        _copy(source, target)
 
     def broadcast(self, array: Any, root: int = 0) -> None:
         """Do nothing: every rank has it."""
@@ -61,3 +62,11 @@ class LocalCommunicator(Communicator):
     def abort(self, code: int = 1) -> None:
         """End the process at once."""
         os._exit(code)
+
+
+def _copy(source: Any, target: Any) -> None:
+    """An array of the host, or memory of a GPU: a step there has collectives of one rank too."""
+    if isinstance(target, np.ndarray):
+        np.copyto(target, source)
+    else:
+        loader.copy(source, target)

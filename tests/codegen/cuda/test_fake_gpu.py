@@ -75,6 +75,10 @@ def test_steps_are_those_of_the_cpu(steps: dict[str, Any], net: str) -> None:
     assert np.allclose(steps[net]["cpu"], steps[net]["cuda"], rtol=0, atol=2e-6)
 
 
+def test_collectives_of_a_single_rank(steps: dict[str, Any]) -> None:
+    assert steps["wrong alone"] == []
+
+
 @needs_mpi
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_steps_of_ranks_are_those_of_the_cpu(ranks: int, tmp_path: Path) -> None:
