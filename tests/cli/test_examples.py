@@ -65,7 +65,8 @@ def test_the_first_example_of_the_docs(
     monkeypatch.chdir(tmp_path)
     script, rest = text.split("```python")[1].split("```", 1)
     pathlib.Path("train.py").write_text(script)
-    first, *commands = [line.split("#")[0].strip() for line in rest.splitlines() if line.startswith("    ")]
+    lines = rest.split("\n## ")[0].splitlines()
+    first, *commands = [line.split("#")[0].strip() for line in lines if line.startswith("    ")]
     assert first == "python train.py"
     runpy.run_path("train.py", run_name="__main__")
     commands = [line for line in commands if line.startswith("gluongraph")]

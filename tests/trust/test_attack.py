@@ -24,7 +24,15 @@ COMMANDS = {  # command -> what it is given, in place of STRANGER an artefact; i
     "tune": (["STRANGER", "--seconds", "1"], 2),
     "bundle": (["STRANGER", "-o", "folder"], 2),
 }
-WITHOUT = {"bench", "completion", "doctor", "key", "ops", "run"}  # commands that take no artefact, or never load one
+WITHOUT = {
+    "bench",
+    "completion",
+    "doctor",
+    "fit",
+    "key",
+    "ops",
+    "run",
+}  # commands that take no artefact, or never load one
 
 
 def test_loaded_it_is_compiled_from_its_graph(

@@ -32,6 +32,7 @@ pytestmark = [
     pytest.mark.skipif(not is_open_mpi(), reason="ranks of torchrun are connected by Open MPI's mpiexec"),
 ]
 BOUND = 45.0  # seconds after which a job counts as hanging
+COMPUTES = "computes"  # what a rank says then
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def start(
             with open(folder / f"{number}.out", "w") as out, open(folder / f"{number}.err", "w") as err:
                 started.append(subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=err))
         if victim:
-            kill_one(token, victim)
+            kill_one(token, victim, folder / f"{len(started) - 1}.err")
         until = time.monotonic() + BOUND
         codes: list[int | None] = []
         for process in started:
@@ -81,11 +82,14 @@ def start(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def kill_one(token: str, name: str) -> None:
-    begin, until = time.monotonic() + 2.0, time.monotonic() + BOUND  # after some computation
+def kill_one(token: str, name: str, errors: Path) -> None:
+    """Once the last rank computes: all have met then, however slow the machine."""
+    until = time.monotonic() + BOUND
+    while COMPUTES not in errors.read_text() and time.monotonic() < until:
+        time.sleep(0.05)
     while time.monotonic() < until:
         for process, command in processes(token):
-            if name in command and not command.startswith("sh ") and time.monotonic() > begin:
+            if name in command and not command.startswith("sh "):
                 os.kill(process, signal.SIGKILL)
                 return
         time.sleep(0.05)
@@ -126,6 +130,7 @@ def stop() -> None:
 
 
 def compute() -> None:
+    print(COMPUTES, file=sys.stderr, flush=True)
     time.sleep(1000)
 
 
