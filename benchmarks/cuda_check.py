@@ -21,6 +21,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--torch", action="store_true", help="the times of PyTorch's eager step on the GPU beside ours")
     parser.add_argument("--only", nargs=2, metavar=("KIND", "NAME"), help=argparse.SUPPRESS)  # this process is a job
     options = parser.parse_args(argv)
+    if options.torch and find_spec("torch") is None:
+        parser.error("--torch: PyTorch is not installed")
     if not Device().exists():
         print("no GPU here (or no driver that answers): nothing was checked", file=sys.stderr)
         return 1

@@ -20,6 +20,7 @@ import sys
 import time
 import zlib
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -36,6 +37,7 @@ from gluongraph.runtime.communicator.mpi_reductions import MpiReductions, addres
 from gluongraph.runtime.communicator.reduce16 import Array, bits
 from gluongraph.runtime.communicator.shared_memory import SharedMemory, has_room, is_allowed
 from gluongraph.runtime.communicator.supervision import fault_tolerant, note_loss, supervise, supervised
+from gluongraph.runtime.communicator.waiting import sleeps, wait_asleep
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -78,18 +80,27 @@ def revoke_all(losses: int) -> None:
 
 
 class _Collective:
-    """Within: the supervision sees what this rank waits in, and MPI's errors become ours."""
+    """Within: the supervision sees what this rank waits in, and MPI's errors become ours. Ranks that wait asleep enter
+    it when all have come."""
 
-    __slots__ = ("_activity", "name", "owner")
+    __slots__ = ("_activity", "_raw", "name", "owner")
 
-    def __init__(self, owner: MpiCommunicator, name: str, activity: Activity) -> None:
+    def __init__(self, owner: MpiCommunicator, name: str, activity: Activity, raw: MPI.Intracomm | None) -> None:
+        """`raw`: what it communicates over; None if not all ranks enter it in the same order."""
         self.owner = owner
         self.name = name
         self._activity = activity
+        self._raw = raw
 
     def __enter__(self) -> None:
         self.owner.calls += 1
         self._activity.inside = self
+        if self.owner.sleeps and self._raw is not None:
+            try:
+                wait_asleep(self._raw)
+            except BaseException as error:
+                self.__exit__(type(error), error, None)
+                raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -115,6 +126,7 @@ class MpiCommunicator(Communicator):
         self.rank, self.size = raw.rank, raw.size
         on_host = raw.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = on_host.rank, on_host.size
+        self.sleeps = sleeps(raw, on_host, mpi)
         on_host.Free()
         self.started_as: Sequence[int] = raw.group.Translate_ranks(None, mpi.COMM_WORLD.group)  # their ranks in the job
         # Open MPI hangs in these calls if the job has not been started for them; others say what they lack.
@@ -161,8 +173,10 @@ class MpiCommunicator(Communicator):
         if self._background is None:
             with self._collective("start_allreduce"):
                 sums = MpiReductions(self.raw.Dup(), self._mpi)  # messages of two threads must not be mixed up
-            collective = _Collective(self, "start_allreduce", Activity())  # not what the main thread is within
-            self._background = Background(self._collective("wait() of start_allreduce")), sums, collective
+            # Not what the main thread is within.
+            collective = _Collective(self, "start_allreduce", Activity(), sums.raw)
+            waiting = _Collective(self, "wait() of start_allreduce", ACTIVITY, None)
+            self._background = Background(waiting), sums, collective
         background, sums, collective = self._background
 
         def run() -> None:
@@ -186,7 +200,8 @@ class MpiCommunicator(Communicator):
             return None
         if not fits:
             with self._collective("shared_memory"):
-                self._shared = SharedMemory(self.raw, self._mpi, larger, self._collective)
+                barrier = partial(wait_asleep, self.raw) if self.sleeps else self.raw.Barrier
+                self._shared = SharedMemory(self.raw, self._mpi, larger, self._collective, barrier)
         return self._shared
 
     def reduce_scatter(self, source: Any, target: Any) -> None:
@@ -303,7 +318,7 @@ class MpiCommunicator(Communicator):
         self._mpi.COMM_WORLD.Abort(code)
 
     def _collective(self, name: str) -> _Collective:
-        return _Collective(self, name, ACTIVITY)
+        return _Collective(self, name, ACTIVITY, self.raw)
 
     # --- errors
 

@@ -35,11 +35,11 @@ class SharedMemory:
     """So many bytes of each rank of a host, to which all of them have access. It is never freed: that would be a
     collective, and nobody knows when the last rank has forgotten its arrays."""
 
-    def __init__(self, raw: MPI.Intracomm, mpi: Any, nbytes: int, inside: Inside) -> None:
+    def __init__(self, raw: MPI.Intracomm, mpi: Any, nbytes: int, inside: Inside, barrier: Callable[[], None]) -> None:
         """All ranks of the communicator call this, which are on one host. A rank waits `inside` a collective, by its
-        name."""
+        name, for the others at a `barrier`."""
         self.nbytes, self.inside = nbytes, inside
-        self.rank, self._barrier = raw.rank, raw.Barrier
+        self.rank, self._barrier = raw.rank, barrier
         size = -(-(nbytes + ALIGNMENT) // _PAGE) * _PAGE
         window = mpi.Win.Allocate_shared(size, 1, comm=raw)
         window.Lock_all(mpi.MODE_NOCHECK)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import os
 from collections.abc import Callable
 from functools import cache, reduce
 from typing import Any
@@ -58,6 +59,22 @@ def check_sums(c: Any) -> None:
             bound = float(ml_dtypes.finfo(dtype).eps) * 32 * c.size
             assert np.all(np.abs(wide(array) - expected) <= bound), (dtype, size)
         assert array.ctypes.data == before
+
+
+def check_waiting(c: Any) -> None:
+    """Asleep, as the environment of these jobs says; with one rank's word all of them."""
+    assert c.sleeps
+    for own, asleep in (("sleep" if c.rank == c.size - 1 else "poll", True), ("poll", False), ("", None)):
+        os.environ["GG_COMM_WAIT"] = own
+        part = c.split(0)
+        assert part.sleeps == (asleep if asleep is not None else c.size > len(os.sched_getaffinity(0)))
+        array = np.full(5, c.rank + 1, np.float32)
+        part.allreduce(array)
+        assert np.all(array == c.size * (c.size + 1) / 2)
+    os.environ["GG_COMM_WAIT"] = "nap"
+    with pytest.raises(CommunicationError, match="GG_COMM_WAIT=nap: ranks either poll or sleep"):
+        c.split(0)
+    os.environ["GG_COMM_WAIT"] = "sleep"
 
 
 def check_extremes(c: Any) -> None:
@@ -228,6 +245,7 @@ def check_refusals(c: Any) -> None:
 CHECKS: list[Callable[[Any], None]] = [
     check_sums,
     check_extremes,
+    check_waiting,
     check_sixteen_bits,
     check_trees,
     check_started,
