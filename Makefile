@@ -13,8 +13,9 @@ demo: $(VENV)/.has-examples
 
 # Two processes of one thread each: TVM's workers spin while they wait, so more threads than cores cost time.
 # A file's tests stay in one of them, since what they share (libraries of kernels, exported steps) is compiled once there.
+# Files start in the order of tests/conftest.py, the longest first, not by their numbers of tests.
 test: $(VENV)/.has-test
-	@OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile $(ARGS)
+	@OMP_NUM_THREADS=1 TVM_NUM_THREADS=1 $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # The same with numpy's BLAS and our targets as on other processors, as far as this one can execute them.
 test-machines: $(VENV)/.has-test

@@ -41,6 +41,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write the golden texts anew instead of comparing")
 
 
+# Files that take longest, from half a minute on. They come first, or one process would end with them alone.
+LONG = [
+    "gluon/test_strategies.py",
+    "examples/test_examples.py",
+    "codegen/cuda/test_fake_gpu.py",
+    "runtime/native/test_ranks.py",
+    "lightning/test_ranks.py",
+    "torch/test_models.py",
+    "step/test_ranks.py",
+    "distributed/test_launcher.py",
+    "runtime/communicator/test_torchrun.py",
+    "step/test_dynamic.py",
+    "lightning/callbacks/test_callbacks_on_ranks.py",
+    "artefact/test_ranks.py",
+    "host/test_progress.py",
+    "step/test_precision_convergence.py",
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; the others, and the tests of each file, in their order."""
+    places = {str(pathlib.Path(__file__).parent / name): place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(str(item.path), len(LONG)))
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     """`golden(name, text)`: the text is that of `golden/<name>.txt` here, or becomes it (--update-golden)."""
