@@ -54,7 +54,17 @@ def main(arguments: list[str]) -> int:
         said += [f"left out: {reason}" for reason in run.left_out]
         if run.settings:
             print(f"== {run}", flush=True)
-            line = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadfile", *arguments]
+            line = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-n",
+                "2",
+                "--dist",
+                "loadfile",
+                "--no-loadscope-reorder",
+                *arguments,
+            ]
             code = subprocess.run(line, cwd=ROOT, env={**os.environ, **run.settings}).returncode
             said.append(f"{'FAILED' if code else 'passed'}: {run}")
     print("\n".join(said))
