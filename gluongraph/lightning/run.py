@@ -167,9 +167,6 @@ class Run:
         made: Configured = configured(trainer.hooks.call_module("configure_optimizers"), manual)
         trainer.optimizers, trainer.lr_scheduler_configs = made.optimizers, made.schedulers
         how: dict[str, Any] = {}
-        if trainer.world_size > 1 and trainer.strategy == "fsdp" and trainer.is_torch:
-            message = "strategy='fsdp' with a module of PyTorch's: its tensors cannot be divided among ranks yet"
-            raise misconfigured(message, help='strategy="deepspeed_stage_2" divides the states of the optimizer')
         if trainer.world_size > 1:
             how = {"kvstore": "dist_sync"} | ({"strategy": trainer.strategy} if trainer.strategy else {})
         trainer.gluon_trainer = gluon_trainer(made.optimizers, module, how) if made.optimizers else None

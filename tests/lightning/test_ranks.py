@@ -61,7 +61,7 @@ def fit(devices, strategy, root):
 
 
 @needs_mpi
-@pytest.mark.parametrize("strategy", ["ddp", "deepspeed_stage_2", "deepspeed_stage_1"])
+@pytest.mark.parametrize("strategy", ["ddp", "deepspeed_stage_2", "deepspeed_stage_1", "fsdp"])
 def test_two_ranks_train_as_one(strategy: str, tmp_path: pathlib.Path) -> None:
     program = f"{PROGRAM}\nfit(2, {strategy!r}, {str(tmp_path / 'two')!r})"
     alone = f"{PROGRAM}\nfit(1, 'auto', {str(tmp_path / 'one')!r})"
