@@ -36,13 +36,13 @@ from gluongraph.runtime.communicator.base import CommunicationError, Communicato
 from gluongraph.runtime.communicator.mpi_reductions import MpiReductions, address, pieces
 from gluongraph.runtime.communicator.reduce16 import Array, bits
 from gluongraph.runtime.communicator.shared_memory import SharedMemory, has_room, is_allowed
-from gluongraph.runtime.communicator.supervision import fault_tolerant, note_loss, supervise, supervised
+from gluongraph.runtime.communicator.supervision import fault_tolerant, found_lost, note_loss, supervise, supervised
 from gluongraph.runtime.communicator.waiting import sleeps, wait_asleep
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-_NEWS = 0.2  # seconds: that a collective is revoked may be known before who is lost
+_NEWS = 0.5  # seconds: that a collective is revoked may be known before who is lost
 _SAME_CALLS = "all ranks call the same collectives in the same order, with arrays of equal size and dtype"
 _WITH_FT = (
     "going on without lost ranks needs Open MPI 5 and a job with fault tolerance: mpiexec --with-ft ulfm ...; "
@@ -341,12 +341,14 @@ class MpiCommunicator(Communicator):
     def _lost_ranks(self) -> tuple[int, ...]:
         """Those that are known to have ended, by their ranks in the job as it was started."""
         until = time.monotonic() + _NEWS
+        found = found_lost() & set(self.started_as)
         try:
-            while not (failed := self.raw.Get_failed()).size and time.monotonic() < until:
+            while not (failed := self.raw.Get_failed()).size and not found and time.monotonic() < until:
                 time.sleep(0.001)
-            return tuple(sorted(failed.Translate_ranks(None, self._mpi.COMM_WORLD.group)))
+            found.update(failed.Translate_ranks(None, self._mpi.COMM_WORLD.group))
         except (self._mpi.Exception, NotImplementedError):
-            return ()
+            pass
+        return tuple(sorted(found))
 
     def _refusal(self, message: str) -> CommunicationError:
         return CommunicationError(with_user_location(message))

@@ -200,20 +200,21 @@ class Supervisor:
     def _act(self, fault: Fault) -> None:
         if not fault.fatal:
             say(fault.message)
-        elif self._can_be_lost(fault):
+        elif fault.lost is not None and self._can_be_lost(fault.lost, fault.stopped):
+            note_loss(self._names[fault.lost])
             say(fault.message)
             raise self._mpi.Exception(self._mpi.ERR_PROC_FAILED)
         else:
             self._abort(fault.message)
 
-    def _can_be_lost(self, fault: Fault) -> bool:
-        """May the others go on? A stopped process of this host is killed, which MPI then notices.
+    def _can_be_lost(self, index: int, stopped: bool) -> bool:
+        """May the others go on without it? A stopped process of this host is killed, which MPI then notices.
 
         One that has ended, MPI would have noticed long before; it does not where the process ended by itself.
         """
-        if fault.lost is None or not fault.stopped or not fault_tolerant():
+        if not stopped or not fault_tolerant():
             return False
-        host, process = self._processes[fault.lost]
+        host, process = self._processes[index]
         if host != _host():
             return False
         with contextlib.suppress(ProcessLookupError):
@@ -268,6 +269,7 @@ class Supervisor:
 
 _current: Supervisor | None = None
 _loss = False  # a rank of this job is lost
+_lost: set[int] = set()  # those that this process has found to be, by their ranks in the job as it was started
 _before_finish: list[Callable[[], None]] = []  # called when the program of this rank has ended
 _when_finished: list[Callable[[], None]] = []  # called when the programs of all ranks have ended
 
@@ -309,10 +311,17 @@ def fault_tolerant() -> bool:
     return os.environ.get(_WITH_FT, "0").lower() in ("1", "true", "yes")
 
 
-def note_loss() -> None:
+def note_loss(rank: int | None = None) -> None:
     """A rank is lost: MPI is not finalized at the end, which may wait for it."""
     global _loss
     _loss = True
+    if rank is not None:
+        _lost.add(rank)
+
+
+def found_lost() -> set[int]:
+    """Return the ranks that this process has found to be lost, which MPI may not know yet."""
+    return set(_lost)
 
 
 def say(message: str) -> None:
