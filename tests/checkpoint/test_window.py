@@ -38,14 +38,14 @@ class Accumulating:
         return losses
 
     def state(self) -> dict[str, Any]:
-        params = self.net.collect_params()
-        names = [f"{name} on {context}" for name, p in params.items() for context in p.list_ctx()]
-        arrays = [a for p in params.values() for a in p.list_data()]
-        names += [f"average of {name}" for name in sorted(self.step.averages)]
-        arrays += [self.step.averages[name] for name in sorted(self.step.averages)]
-        arrays += [self.step.accumulator.live[name] for name in sorted(self.step.accumulator.live)]
-        names += [f"sum of {name}" for name in sorted(self.step.accumulator.live)]
-        return dict(zip(names, [a.asnumpy() for a in arrays], strict=True))
+        """The arrays by names that do not depend on how many nets there were before."""
+        found = {}
+        averages, sums = self.step.averages, self.step.accumulator.live
+        for i, (name, p) in enumerate(self.net.collect_params().items()):
+            found |= {f"{i} on {context}": array for context, array in zip(p.list_ctx(), p.list_data(), strict=True)}
+            found |= {f"average of {i}": averages[name]} if name in averages else {}
+            found |= {key.replace(name, f"sum of {i}"): each for key, each in sums.items() if key.split("@")[0] == name}
+        return {name: array.asnumpy() for name, array in found.items()}
 
     def counts(self) -> tuple[Any, ...]:
         window = self.step.accumulator
