@@ -25,7 +25,7 @@ from gluongraph.ir.graph import Graph, Node, TensorType, topological
 from gluongraph.ir.plan import INDEX_FLAG
 from gluongraph.ops.views import WRITTEN, written
 from gluongraph.passes.fuse_collectives import copy_shared_operands
-from gluongraph.passes.fuse_emit import FusedGraphBuilder
+from gluongraph.passes.fuse_emit import FusedGraphBuilder, reads_whole_arrays
 from gluongraph.passes.fuse_groups import FusionGroup, FusionGroups, Inlined, adds_rows, overwritten
 from gluongraph.passes.fuse_recompute import recomputed
 from gluongraph.passes.fuse_strided_views import read_through
@@ -140,8 +140,16 @@ class _Grouper:
         home = min(joinable, key=lambda d: (_PREFERENCE[d.pattern], not _moves(d), -d.id))
         self.groups.join(n, home)
         for other in fitting:  # merge other producers over the same domain
-            if other is not home and _joinable(home, other) and self.groups.can_merge(home, other):
+            if other is home or not _joinable(home, other) or self._computes_operand(other, home):
+                continue
+            if self.groups.can_merge(home, other):
                 self.groups.merge(home, other)
+
+    def _computes_operand(self, group: FusionGroup, home: FusionGroup) -> bool:
+        """Does the group compute what home's contraction reads as an array? A kernel cannot: the operand must be in
+        memory, whole, before the contraction starts."""
+        operands = (s for m in home.nodes if reads_whole_arrays(m) for s in self.inlined.roots_of(m.src))
+        return any(self.groups.find(s) is group for s in operands)
 
     def _feeds_only_reductions(self, n: Node) -> bool:
         """Is n read only by reductions that are not row-wise?"""

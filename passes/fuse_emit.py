@@ -44,7 +44,7 @@ class FusedGraphBuilder:
             for s in n.src:
                 moved = home is not None and home.is_composite_kernel  # its movement only has effect on its own results
                 copied = (
-                    s in self.inlined and n is _whole_array_op(n) and not moved
+                    s in self.inlined and reads_whole_arrays(n) and not moved
                 )  # into memory, by a kernel of its own
                 needed.update(
                     root for root in self.inlined.roots_of([s]) if copied or self.groups.find(root) is not home
@@ -127,7 +127,7 @@ class _Body:
         """Return what n reads for s."""
         if n.op.kind == "collective":
             return self._input(self.builder.stored(s))
-        if n is _whole_array_op(n) and not (adds_rows(n) and is_zero(s)):
+        if reads_whole_arrays(n) and not (adds_rows(n) and is_zero(s)):
             return self._operand(s)
         return self._read(s)
 
@@ -175,11 +175,9 @@ class _Body:
         return ops.fused(*self.inputs, body=graph, pattern=pattern)
 
 
-def _whole_array_op(n: Node) -> Node | None:
-    """Return n if it reads its operands as arrays in memory, not element by element; else None."""
-    plain = (
-        n.op.kind in ("elementwise", "random", "reduce", "movement")
-        or "gathers" in n.op.traits
-        or n.op.name == "get_tuple_element"
-    )
-    return None if plain and n.op.name not in ("concat", "cumsum") else n
+def reads_whole_arrays(n: Node) -> bool:
+    """Does n read its operands as arrays in memory, not element by element?"""
+    if n.op.name in ("concat", "cumsum"):
+        return True
+    by_element = n.op.kind in ("elementwise", "random", "reduce", "movement") or "gathers" in n.op.traits
+    return not by_element and n.op.name != "get_tuple_element"

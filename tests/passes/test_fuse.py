@@ -17,6 +17,7 @@ from gluongraph.ir.graph import Graph, Node, TensorType
 from gluongraph.ir.printer import show
 from gluongraph.ir.verify import verify
 from gluongraph.passes.fuse import fuse
+from gluongraph.passes.fuse_emit import reads_whole_arrays
 from gluongraph.passes.pipeline import Context
 from gluongraph.tracing.grad_norm import measured
 
@@ -183,7 +184,40 @@ def test_batch_norm_statistics_of_one_tensor_share_a_kernel() -> None:
     assert both, [launch.label for launch in reductions]
 
 
-@pytest.mark.parametrize("forward", [mlp(4, (6, 5, 3)), lenet(4), transformer()], ids=["mlp", "lenet", "transformer"])
+def residual(b: Builder) -> Node:
+    """A convolution, a matrix product, and a pooling, each of a value that is added to its result."""
+    x = ops.tanh(b.data("x", (2, 4, 8, 8)))
+    y = ops.relu(ops.add(ops.conv2d(x, b.param(4, 4, 3, 3), padding=(1, 1)), x))
+    y = ops.add(ops.max_pool2d(y, kernel=(3, 3), stride=(1, 1), padding=(1, 1)), y)
+    flat = ops.tanh(ops.reshape(y, (2, 256)))
+    return b.cross_entropy(ops.add(ops.matmul(flat, b.param(256, 256), tb=True), flat))
+
+
+def operands_computed_inside(graph: Graph) -> list[Node]:
+    """Contractions and poolings that read as an array what their own kernel computes, which no kernel can."""
+
+    def is_computed(n: Node) -> bool:
+        return any(map(is_computed, n.src)) if n.op.kind == "movement" else n.op.kind != "leaf"
+
+    bodies = [n.attrs["body"] for n in graph.nodes() if n.op.name == "fused" and n.attrs["pattern"] in WHOLE]
+    anchors = [n for body in bodies for n in body.nodes() if reads_whole_arrays(n)]
+    return [n for n in anchors if any(map(is_computed, n.src))]
+
+
+WHOLE = ("gemm", "conv", "pool")
+
+
+def test_no_kernel_computes_the_operand_of_its_own_contraction() -> None:
+    graph = training_step(residual, "adam")
+    assert operands_computed_inside(optimized(graph)) == []
+    assert patterns(graph)["conv"] == 2  # forward, and the gradient of the weight
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [mlp(4, (6, 5, 3)), lenet(4), transformer(), residual],
+    ids=["mlp", "lenet", "transformer", "residual"],
+)
 def test_meaning_is_kept(forward: Forward) -> None:
     graph = training_step(forward, "adam")
     rng = np.random.default_rng(0)
@@ -206,6 +240,7 @@ def test_random_graphs_become_kernels(graph: Graph) -> None:
     after = fuse(graph)
     verify(after, "fuse")
     assert_same_meaning(graph, after)
+    assert operands_computed_inside(after) == []
     assert {n.op.name for n in after.nodes()} <= {
         "input",
         "get_tuple_element",
