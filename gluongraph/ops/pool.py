@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -127,14 +127,15 @@ def _counts(x: Shape, count_include_pad: bool, how: dict[str, Any]) -> Any:
     """Return the divisor of each window's sum: one number, or one for each window."""
     y = _pooled(x, how)
     rows, columns = (
-        np.array([_count(np, o, x[2 + a], a, count_include_pad, how) for o in range(y[2 + a])]) for a in (0, 1)
+        np.array([covered(np, o, x[2 + a], a, count_include_pad, how) for o in range(y[2 + a])]) for a in (0, 1)
     )
     counts = rows[:, None] * columns
     return int(counts[0, 0]) if (counts == counts[0, 0]).all() else counts
 
 
-def _count(e: Any, place: Any, size: int, axis: int, count_include_pad: bool, how: dict[str, Any]) -> Any:
-    """Return how many elements the window covers along an axis, with or without padding."""
+def covered(e: Any, place: Any, size: int, axis: int, count_include_pad: bool, how: Mapping[str, Any]) -> Any:
+    """Return how many elements the window at a place covers along an axis, with or without padding. `e` has `minimum`
+    and `maximum` of whatever numbers the places are."""
     kernel, stride, padding = how["kernel"][axis], how["stride"][axis], how["padding"][axis]
     start = place * stride - padding
     end = e.minimum(start + kernel, size + padding if count_include_pad else size)
@@ -199,7 +200,7 @@ def _share(e: Any, place: Any, x: Shape, dtype: str, count_include_pad: bool, ho
     counts = _counts(x, count_include_pad, how)
     if isinstance(counts, int):
         return e.const(1 / counts, dtype)
-    rows, columns = (_count(_Plain(e), place[a], x[2 + a], a, count_include_pad, how) for a in (0, 1))
+    rows, columns = (covered(_Plain(e), place[a], x[2 + a], a, count_include_pad, how) for a in (0, 1))
     return e.const(1, dtype) / e.cast(rows * columns, dtype)
 
 

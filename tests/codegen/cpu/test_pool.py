@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from kernels import Case, Library
 from gluongraph import ops
 from gluongraph.compiler.lower import compile_graph
 from gluongraph.ir import interpreter
-from gluongraph.ir.graph import Graph, Node, TensorType
+from gluongraph.ir.graph import OPS, Graph, Node, TensorType
 
 Shape = tuple[int, ...]
 # shape, kernel, stride, padding, ceil
@@ -40,6 +40,20 @@ def pooled(make: Callable[..., Node], how: tuple[Any, ...]) -> Callable[[Node], 
     return lambda x: make(x, *how)
 
 
+def gradient(image: Shape, how: tuple[Any, ...]) -> Callable[..., Node]:
+    """The gradient of the average pooling of an image, as a function of the upstream gradient."""
+
+    def made(g: Node) -> Node:
+        y = ops.avg_pool2d(ops.input("image", TensorType(image, g.dtype)), *how)
+        return OPS["avg_pool2d_grad"](g, shape=image, **y.attrs)
+
+    return made
+
+
+def windows_of(image: Shape, how: Sequence[Any]) -> Shape:
+    return ops.avg_pool2d(ops.input("image", TensorType(image)), *how).shape
+
+
 def biased(x: Node, b: Node) -> tuple[Node, Node]:
     y = ops.max_pool2d(x, 3, 2, 1)
     out = ops.relu(y + ops.reshape(b, (1, 6, 1, 1)))
@@ -54,8 +68,20 @@ CASES = [
     Case("f64", lambda x: ops.max_pool2d(x, 3, 2, 1), [(IMAGE, "f64")], "pool", "fallback"),
     Case("a large step", lambda x: ops.max_pool2d(x, 2, 5), [IMAGE], "pool", "fallback"),
     Case("work behind", biased, [IMAGE, (6,)], "pool"),
-    Case("counts by place", lambda x: ops.avg_pool2d(x, 3, 2, 1, False, False), [IMAGE], "pool", "fallback"),
-    Case("average over the end", lambda x: ops.avg_pool2d(x, 3, 2, 0, True), [(1, 2, 6, 20)], "pool", "fallback"),
+    *(
+        Case(f"average {s} {how}", pooled(ops.avg_pool2d, (*how, False)), [s], "pool")
+        for s, *how in [*WINDOWS, *CEIL]
+        if how[2]
+    ),
+    *(Case(f"average {s} {how}", pooled(ops.avg_pool2d, how), [s], "pool") for s, *how in CEIL),
+    *(
+        Case(f"gradient of average {s} {how} {count}", gradient(s, (*how, count)), [windows_of(s, how)], "pool")
+        for s, *how in [*WINDOWS, ((1, 2, 9, 40), (5, 4), 1, (3, 1), True)]
+        for count in (False, True)
+        if how[1] in (1, (1, 1))
+    ),
+    Case("gradient of average, f16", gradient(IMAGE, (3, 1, 1, False, False)), [(IMAGE, "f16")], "pool"),
+    Case("strides", gradient((1, 2, 9, 9), (3, 2, 1, False)), [(1, 2, 5, 5)], "pool", "fallback"),
 ]  # fmt: skip
 
 
