@@ -281,6 +281,12 @@ class TapeTable(ScalarTable):
         found = self.tape.run(known)
         return [found[SCALAR + key] for key in self.keys]
 
+    def is_constant(self, optimizer: Optimizer) -> bool:
+        """Does the tape read settings only, nothing that an update or the caller's schedule changes?"""
+        assert isinstance(optimizer, ExportedOptimizer)
+        counted = (how.T, how.UPDATES, how.CARRIED)
+        return not optimizer.made_by_caller and not any(name.startswith(counted) for name in self._variables)
+
     @cached_property
     def _variables(self) -> list[str]:
         return sorted(self.tape.variables)

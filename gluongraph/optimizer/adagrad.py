@@ -33,6 +33,8 @@ class AdaGrad(Optimizer):
     [16.0, 64.0]
     """
 
+    varying: ClassVar[frozenset[str] | None] = frozenset()
+
     def __init__(
         self, eps: float = 1e-7, learning_rate: float | None = None, *, epsilon: float | None = None, **kwargs: Any
     ):
@@ -71,6 +73,8 @@ class GroupAdaGrad(Optimizer):
     Raises:
         AssertionError: a weight that is no matrix, or that has weight decay.
     """
+
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def __init__(
         self, eps: float = 1e-5, learning_rate: float | None = None, *, epsilon: float | None = None, **kwargs: Any
@@ -121,6 +125,7 @@ class RMSProp(Optimizer):
     """
 
     default_rate: ClassVar[float] = 0.001
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def __init__(
         self,
@@ -188,6 +193,8 @@ class AdaDelta(Optimizer):
     >>> weight.asnumpy().tolist()
     [2.0]
     """
+
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def __init__(self, rho: float = 0.9, epsilon: float = 1e-5, learning_rate: float | None = None, **kwargs: Any):
         super().__init__(learning_rate=learning_rate, **kwargs)

@@ -42,6 +42,8 @@ class Optimizer:
     * `rule(w, g, state, s)`: the new weight and the new state, as nodes; no Python branch on a scalar. It computes in
       float32, or float64 for such weights, whatever the dtype of weight and state;
     * `noise`: names of arrays of normal random numbers, shaped as the weight, that `rule` finds in `s`;
+    * `varying`: the scalars that change from one update to the next while no setting and no schedule does; by default
+      None, any may. Steps of one call compute the others once;
     * `structure()`: all that `rule` branches on;
     * `carried`: attributes that hold numbers of the last update, which a checkpoint must keep.
 
@@ -65,6 +67,7 @@ class Optimizer:
 
     default_rate: ClassVar[float] = 0.01
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd"})
+    varying: ClassVar[frozenset[str] | None] = None  # a subclass says its own: it may override anything
     copies: ClassVar[frozenset[str]] = frozenset()
     noise: ClassVar[tuple[str, ...]] = ()
     carried: ClassVar[tuple[str, ...]] = ()
@@ -75,6 +78,7 @@ class Optimizer:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        cls.varying = vars(cls).get("varying")
         if (init := vars(cls).get("__init__")) is not None:
             type.__setattr__(cls, "__init__", checked(init))
             cls.numbers = {**cls.numbers, **numbers_in(init)}
@@ -166,6 +170,15 @@ class Optimizer:
     def draws(self) -> int:
         """How many random arrays an update of one parameter takes, at most."""
         return len(self.noise) + (0 if self.state_form is None else len(self.states(TensorType((1, 1), "f32"))))
+
+    def is_constant(self, scalar: str) -> bool:
+        """Is this number of an update the same at every update, until somebody changes a setting?
+
+        >>> from gluongraph import optimizer
+        >>> optimizer.SGD().is_constant("lr"), optimizer.Adam().is_constant("lr")
+        (True, False)
+        """
+        return self.lr_scheduler is None and self.varying is not None and scalar not in self.varying
 
     # -- parameters whose settings differ by more than factors
 

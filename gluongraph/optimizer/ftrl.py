@@ -35,6 +35,7 @@ class Ftrl(Optimizer):
 
     default_rate: ClassVar[float] = 0.1
     per_parameter: ClassVar[frozenset[str]] = frozenset({"inverse", "wd"})
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def __init__(self, lamda1: float = 0.01, learning_rate: float | None = None, beta: float = 1.0, **kwargs: Any):
         super().__init__(learning_rate=learning_rate, **kwargs)

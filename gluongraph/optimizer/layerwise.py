@@ -80,6 +80,7 @@ class LARS(Momentum):
     """
 
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd", "adapts"})
+    varying: ClassVar[frozenset[str] | None] = frozenset({"momentum"})  # after a change of the rate
     carried: ClassVar[tuple[str, ...]] = ("last_lr", "cur_lr")
     master_last: ClassVar[bool] = True
 

@@ -65,6 +65,7 @@ class SGD(Momentum):
     """
 
     master_last: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def __init__(
         self, momentum: float = 0.0, lazy_update: bool = True, learning_rate: float | None = None, **kwargs: Any
@@ -92,6 +93,8 @@ class ccSGD(SGD):
     [0.5]
     """
 
+    varying: ClassVar[frozenset[str] | None] = frozenset()
+
 
 @Optimizer.register
 class NAG(Momentum):
@@ -109,6 +112,7 @@ class NAG(Momentum):
     """
 
     master_last: ClassVar[bool] = True
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def __init__(self, momentum: float = 0.0, learning_rate: float | None = None, **kwargs: Any):
         super().__init__(momentum, learning_rate=learning_rate, **kwargs)
@@ -138,6 +142,8 @@ class Signum(Momentum):
     Raises:
         MXNetError: `wd_lh` without momentum.
     """
+
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def __init__(self, learning_rate: float | None = None, momentum: float = 0.9, wd_lh: float = 0.0, **kwargs: Any):
         super().__init__(momentum, learning_rate=learning_rate, **kwargs)
@@ -178,6 +184,7 @@ class DCASGD(Momentum):
     """
 
     copies: ClassVar[frozenset[str]] = frozenset({"previous"})
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def __init__(self, momentum: float = 0.0, lamda: float = 0.04, learning_rate: float | None = None, **kwargs: Any):
         super().__init__(momentum, learning_rate=learning_rate, **kwargs)
@@ -211,6 +218,7 @@ class SGLD(Optimizer):
 
     noise: ClassVar[tuple[str, ...]] = ("normal",)
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd", "spread"})
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def scalars(self, index: Index) -> dict[str, float]:
         numbers = super().scalars(index)
@@ -231,6 +239,8 @@ class Test(Optimizer):
     >>> weight.asnumpy().tolist()
     [3.0]
     """
+
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def states(self, weight: TensorType) -> dict[str, TensorType]:
         return {"copy": weight}

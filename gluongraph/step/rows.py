@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gluongraph.runtime.repeated import Repeated
 from gluongraph.storage import Array
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 class Rows:
     """The memory that a compiled program reads in several steps, by step; `run` runs these steps.
 
-    `cells[i][number]` is the optimizer's scalar i of the step `number`.
+    `columns[i][number]` is the optimizer's scalar i of the step `number`.
     """
 
     def __init__(self, run: Repeated, keys: Sequence[str], others: Collection[str], draws: Collection[str]):
         self.run, self._names = run, (keys, others, draws)
-        self.cells: list[memoryview[Any]] = []  # of the optimizer's scalars
-        self.others: dict[str, memoryview[Any]] = {}  # of scalars that are not the optimizer's
+        self.columns: list[Array] = []  # of the optimizer's scalars
+        self.others: dict[str, Array] = {}  # of scalars that are not the optimizer's
         self.rng: dict[str, Array] = {}  # of states of generators, four words each
 
     def reserve(self, count: int) -> None:
@@ -29,8 +29,8 @@ class Rows:
         if not self.run.reserve(count):
             return
         keys, others, draws = self._names
-        self.cells = [self.run.scalar(key)[:, 0].data for key in keys]
-        self.others = {name: self.run.scalar(name)[:, 0].data for name in others}
+        self.columns = [self.run.scalar(key)[:, 0] for key in keys]
+        self.others = {name: self.run.scalar(name)[:, 0] for name in others}
         self.rng = {name: self.run.scalar(name) for name in draws}
 
 

@@ -210,19 +210,22 @@ class Several:
         first step that has none, and its error: a schedule may fail."""
         optimizer, table, rows = self.optimizer, self.table, self.rows
         number, error = first, None
+        values: list[list[float]] = []  # of each step, or of all of them
+        constant = table.is_constant(optimizer)
         try:
             if end > first:
                 optimizer.rescale_grad = self.scale
             while number < end:
                 optimizer.count(table.indices)
-                for cell, value in zip(rows.cells, table.values(optimizer), strict=True):
-                    cell[number] = value
+                if not (constant and values):
+                    values.append(table.values(optimizer))
                 number += 1
         except BaseException as failed:
             error = failed
-        for name, cell in rows.others.items():
-            for i in range(first, number):
-                cell[i] = self.others[name]
+        for i, column in enumerate(rows.columns if values else ()):
+            column[first:number] = values[0][i] if constant else [each[i] for each in values]
+        for name, column in rows.others.items():
+            column[first:number] = self.others[name]
         for name, words in random.take_all_in_turn(self.specialization.draws, number - first).items():
             rows.rng[name][first:number] = words
         return number, error

@@ -59,6 +59,10 @@ class ScalarTable:
         tables = [optimizer.scalars(members[0]) for members in self.groups]
         return [tables[group][name] for group, name in self.entries]
 
+    def is_constant(self, optimizer: Optimizer) -> bool:
+        """Are all of them the same at every update, until somebody changes a setting of the optimizer?"""
+        return all(optimizer.member(self.groups[group][0]).is_constant(name) for group, name in self.entries)
+
     def reduced_to(self, keys: Collection[str], draws: Draws) -> ScalarTable:
         """Return the table of these keys only, in the same order, with other draws."""
         kept = [(key, entry) for key, entry in zip(self.keys, self.entries, strict=True) if key in keys]

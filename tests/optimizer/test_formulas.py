@@ -14,6 +14,7 @@ from variants import (
     DECAY,
     RATE,
     TOLERANCE,
+    TORCH,
     VARIANTS,
     Expected,
     give,
@@ -372,3 +373,39 @@ def test_an_error_in_the_middle_of_an_update_takes_it_back() -> None:
     with pytest.raises(KeyError):
         steps(trainer, params, gradients(np.random.default_rng(1), params))
     assert (params[0].data().asnumpy() == before[0]).all() and trainer.optimizer.progress() == before[1]
+
+
+OTHERS: list[tuple[str, dict[str, Any]]] = [("sgld", {}), ("ccsgd", {"momentum": 0.9})]
+
+
+def first_updates(rule: optimizer.Optimizer) -> list[dict[str, float]]:
+    """The scalars of its first five updates of one parameter."""
+    told = []
+    for _ in range(5):
+        rule.count((0,))
+        told.append(rule.scalars(0))
+    return told
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in [*VARIANTS, *TORCH, *OTHERS]}))
+def test_varying_scalars_are_those_that_change(name: str) -> None:
+    """A class says which scalars change from update to update; where it does not, at least one does."""
+    varies: set[str] = set()
+    for extra in (extra for each, extra in [*VARIANTS, *TORCH, *OTHERS] if each == name):
+        rule = optimizer.create(name, **{**settings(name, None), **extra})
+        told = first_updates(rule)
+        varies |= {key for key in told[0] if any(each[key] != told[0][key] for each in told)}
+    assert rule.varying is not None or varies
+    assert rule.varying is None or varies <= rule.varying
+    constant = {key for key in told[0] if rule.is_constant(key)}
+    assert constant == (set() if rule.varying is None else told[0].keys() - rule.varying)
+
+
+def test_scalars_of_a_subclass_and_of_a_schedule_may_vary() -> None:
+    class Warm(optimizer.SGD):
+        def scalars(self, index: int | str) -> dict[str, float]:
+            return {**super().scalars(index), "lr": self.lr * min(1.0, self.t(index) / 3)}
+
+    assert optimizer.SGD().is_constant("lr") and not Warm().is_constant("lr")
+    assert not optimizer.SGD(lr_scheduler=lambda n: 1.0 / n).is_constant("lr")
+    assert [round(each["lr"], 3) for each in first_updates(Warm(learning_rate=0.3))] == [0.1, 0.2, 0.3, 0.3, 0.3]

@@ -96,6 +96,13 @@ class Embedded(gluon.HybridBlock):
         return self.out(self.rows(x).reshape((0, -1)))
 
 
+class Warming(mx.optimizer.SGD):
+    """Its rate depends on the number of the update, which its base's does not."""
+
+    def scalars(self, index: Any) -> dict[str, float]:
+        return {**super().scalars(index), "lr": 0.01 * self.t(index)}
+
+
 IDS = RNG.integers(0, 7, (2 * COUNT, 6, 6)).astype(np.int32)
 
 SCHEDULE = {"lr_scheduler": mx.lr_scheduler.FactorScheduler(2, 0.5, base_lr=0.05, warmup_steps=3)}
@@ -104,6 +111,9 @@ CASES: dict[str, tuple[dict[str, Any], bool]] = {  # options, and: does one call
     "momentum": ({"optimizer": "sgd", "settings": {"momentum": 0.9, "wd": 1e-2}}, True),
     "noise": ({"optimizer": "sgld"}, True),
     "schedule": ({"settings": SCHEDULE}, True),
+    "sgd by a schedule": ({"optimizer": "sgd", "settings": SCHEDULE}, True),
+    "torch.sgd, damped": ({"optimizer": "torch.sgd", "settings": {"momentum": 0.9, "dampening": 0.5}}, True),
+    "a subclass": ({"optimizer": Warming}, True),
     "bf16-mixed": ({"precision": "bf16-mixed"}, True),
     "16-mixed": ({"precision": "16-mixed", "grad_norm": True}, True),
     "64": ({"precision": "64"}, True),
@@ -443,7 +453,11 @@ def test_checkpoints_between_calls(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"precision": "16-mixed"}, {"detect_anomaly": True}, {"clip_norm": 0.1, "ema": 0.9}]
+    "options",
+    [
+        *({}, {"precision": "16-mixed"}, {"detect_anomaly": True}, {"clip_norm": 0.1, "ema": 0.9}),
+        *({"optimizer": "sgd"}, {"optimizer": "sgd", "settings": SCHEDULE}),
+    ],
 )
 def test_exported_steps(tmp_path: pathlib.Path, options: dict[str, Any]) -> None:
     step = made(steps_per_call=3, **options)

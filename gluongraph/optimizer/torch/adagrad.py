@@ -83,6 +83,7 @@ class RMSprop(TorchRule):
     options: ClassVar = {**TorchRule.options, "alpha": ("alpha",), "eps": ("eps",), "momentum": ("momentum",)}
     flags: ClassVar = ("maximize", "centered")
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd"})
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def __init__(
         self,
@@ -139,6 +140,7 @@ class Adadelta(TorchRule):
 
     default_rate: ClassVar[float] = 1.0
     options: ClassVar = {**TorchRule.options, "rho": ("rho",), "eps": ("eps",)}
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def __init__(
         self,

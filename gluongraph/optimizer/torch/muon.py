@@ -44,6 +44,7 @@ class Muon(TorchRule):
     flags: ClassVar = ("nesterov", "ns_coefficients", "ns_steps", "adjust_lr_fn")
     steps: ClassVar[bool] = False
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd", "keep"})
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def __init__(
         self,

@@ -38,6 +38,7 @@ class SGD(TorchRule):
     flags: ClassVar = ("maximize", "nesterov")
     steps: ClassVar[bool] = False
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd", "new"})
+    varying: ClassVar[frozenset[str] | None] = frozenset({"new"})
 
     def __init__(
         self,
@@ -166,6 +167,7 @@ class Rprop(TorchRule):
         "step_sizes": ("step_size_min", "step_size_max"),
     }
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "first"})
+    varying: ClassVar[frozenset[str] | None] = frozenset({"first"})
 
     def __init__(
         self,
@@ -218,6 +220,7 @@ class Lion(TorchRule):
     options: ClassVar = {**TorchRule.options, "betas": ("beta1", "beta2")}
     steps: ClassVar[bool] = False
     per_parameter: ClassVar[frozenset[str]] = frozenset({"lr", "wd", "keep"})
+    varying: ClassVar[frozenset[str] | None] = frozenset()
 
     def __init__(
         self,
