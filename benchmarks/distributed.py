@@ -8,10 +8,13 @@ one       one process, a thread for each rank, the whole batch
 ranks     `kvstore="dist_sync"`, one thread for each rank, the batch divided among them
 zero1     the same with `strategy="zero1"`, each rank updating its share of the parameters
 apart     the same processes without communication: what the computation takes while all of them run
+after     the same, each step followed by `own`: a collective that has to wait for the slower rank
 own, raw  an allreduce of the gradients' bytes as a step makes it, and by mpi4py itself on a buffer of the same size
 ddp       PyTorch's DistributedDataParallel over Gloo, same model, ranks and threads (where torch is installed)
 
-`scaling` is one / ranks; `overhead` is what `ranks` takes beyond `apart` and `own`, of `ranks`.
+`scaling` is one / ranks; `overhead` is what `ranks` takes beyond `apart` and `own`, of `ranks`; `graph` is what it takes
+beyond `after`: the cost of the exchange within the step, without the time that any collective waits for the slower rank,
+which neither `apart` nor `own` has.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-CONTENDERS = ("one", "ranks", "zero1", "apart", "own", "raw", "ddp")
+CONTENDERS = ("one", "ranks", "zero1", "apart", "after", "own", "raw", "ddp")
 SETTINGS = {
     "OMPI_MCA_mpi_yield_when_idle": "1",
     "PRTE_MCA_hwloc_default_binding_policy": "none",
@@ -108,6 +111,16 @@ def allreduce(nbytes: int, raw: bool) -> Callable[[], Any]:
     return lambda: comm.Allreduce(MPI.IN_PLACE, [array, MPI.FLOAT])
 
 
+def in_turn(first: Callable[[], Any], second: Callable[[], Any]) -> Callable[[], Any]:
+    """One after the other."""
+
+    def both() -> None:
+        first()
+        second()
+
+    return both
+
+
 def times_of(run: Callable[[], Any], barrier: Callable[[], None]) -> list[float]:
     """Seconds of one call, for each block. The number of calls is the same on all ranks."""
     for _ in range(3):
@@ -147,6 +160,8 @@ def worker(contender: str, name: str, nbytes: int) -> None:
         run = allreduce(nbytes, contender == "raw")
     elif contender == "ddp":
         run = ddp_step(workload, rank, ranks)
+    elif contender == "after":
+        run = in_turn(gluon_step(workload, rank, ranks, "apart"), allreduce(nbytes, raw=False))
     else:
         run = gluon_step(workload, rank, ranks, contender)
     found = np.array(times_of(run, communicator.barrier))
@@ -209,8 +224,10 @@ def shown(name: str, ms: dict[str, float]) -> str:
     scaling = ms["one"] / ms["ranks"]
     overhead = (ms["ranks"] - ms["apart"] - ms["own"]) / ms["ranks"]
     ddp = f"{ms['ddp']:8.2f}{ms['ddp'] / ms['ranks']:8.2f}" if "ddp" in ms else f"{'':16}"
-    times = "".join(f"{ms[contender]:8.2f}" for contender in ("one", "ranks", "zero1", "apart", "own", "raw"))
-    return f"{name:16}{ms['MiB']:7.2f}{times}{scaling:9.2f}{overhead:9.1%}{ms['raw'] / ms['own']:9.2f}{ddp}"
+    graph = (ms["ranks"] - ms["after"]) / ms["ranks"]
+    times = "".join(f"{ms[contender]:8.2f}" for contender in CONTENDERS if contender != "ddp")
+    shares = f"{scaling:9.2f}{overhead:9.1%}{graph:9.1%}{ms['raw'] / ms['own']:9.2f}"
+    return f"{name:16}{ms['MiB']:7.2f}{times}{shares}{ddp}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -227,10 +244,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         return
     contenders = [c for c in CONTENDERS if c != "ddp" or importlib.util.find_spec("torch")]
     print(f"bandwidth {bandwidth(options.ranks) / 1e9:.1f} GB/s; milliseconds of a step, {options.ranks} ranks")
-    names = ("one", "ranks", "zero1", "apart", "own", "raw", "scaling", "overhead", "raw/own", "ddp", "ddp/ranks")
-    print(
-        f"{'':16}{'MiB':>7}" + "".join(f"{n:>{8 if n not in ('scaling', 'overhead', 'raw/own') else 9}}" for n in names)
-    )
+    times, shares = [c for c in CONTENDERS if c != "ddp"], ("scaling", "overhead", "graph", "raw/own")
+    widths = {**dict.fromkeys(times, 8), **dict.fromkeys(shares, 9), "ddp": 8, "/ranks": 8}
+    print(f"{'':16}{'MiB':>7}" + "".join(f"{name:>{width}}" for name, width in widths.items()))
     for name in options.workloads:
         print(shown(name, measured(name, options.rounds, options.ranks, contenders)), flush=True)
 
