@@ -12,9 +12,9 @@ after     the same, each step followed by `own`: a collective that has to wait f
 own, raw  an allreduce of the gradients' bytes as a step makes it, and by mpi4py itself on a buffer of the same size
 ddp       PyTorch's DistributedDataParallel over Gloo, same model, ranks and threads (where torch is installed)
 
-`scaling` is one / ranks; `overhead` is what `ranks` takes beyond `apart` and `own`, of `ranks`; `graph` is what it takes
-beyond `after`: the cost of the exchange within the step, without the time that any collective waits for the slower rank,
-which neither `apart` nor `own` has.
+`scaling` is one / ranks; `overhead` is what `ranks` takes beyond `apart` and `own`, of `ranks`; `graph` is what it
+takes beyond `after`: the cost of the exchange within the step, without the time that any collective waits for the
+slower rank, which neither `apart` nor `own` has.
 """
 
 from __future__ import annotations
