@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import re
 import sys
 import threading
 import traceback
@@ -14,10 +15,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from gluongraph.errors import MXNetError, Origin, UnsupportedError, is_own_file, with_user_location
+from gluongraph.errors import MXNetError, Origin, UnsupportedError, with_user_location
 from gluongraph.host.interrupts import import_whole
 from gluongraph.torch.aten.context import DTYPE_NAMES
-from gluongraph.torch.traceable import traceable
+from gluongraph.torch.traceable import is_users_file, traceable
+
+# What an operator raises of arguments that do not fit, not torch.export of a module that is no graph.
+_OF_THE_MODULE = (RuntimeError, TypeError, ValueError, IndexError, AssertionError)
+_FRAME = re.compile(r'\s*File "(.+)", line (\d+)')
+_TRACERS = ("export", "proxy_tensor", "symbolic_shapes")  # in names of files of torch.export's
 
 
 class ExportError(UnsupportedError):
@@ -75,7 +81,7 @@ def export(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynami
         except (KeyboardInterrupt, MemoryError):
             raise
         except Exception as error:  # of torch.export, of the module itself, of sympy: of any type
-            raise _explained(module, error) from error
+            raise _explained(module, error, (args, kwargs)) from error
     origins = {}
     for node in program.graph.nodes:
         sources = node.meta.get("from_node") or ()
@@ -145,18 +151,10 @@ def _lines(graph_module: Any) -> Iterator[tuple[str, Origin]]:
 
 
 def _line_of(stack: str, scope: str) -> Origin | None:
-    """The innermost line of a stack trace that is not PyTorch's own; else the innermost."""
-    found = [line.strip() for line in stack.splitlines() if line.strip().startswith('File "')]
-    own = [line for line in found if not _is_torch(line)] or found
-    if not own:
-        return None
-    file, _, rest = own[-1].removeprefix('File "').partition('", line ')
-    number = rest.partition(",")[0]
-    return Origin(file, int(number), scope) if number.isdigit() else None
-
-
-def _is_torch(line: str) -> bool:
-    return "/torch/" in line or "\\torch\\" in line
+    """The innermost line of a stack trace that is the user's; else the innermost."""
+    found = [match.groups() for line in stack.splitlines() if (match := _FRAME.match(line))]
+    own = [each for each in found if is_users_file(each[0])] or found
+    return Origin(own[-1][0], int(own[-1][1]), scope) if own else None
 
 
 def _detach_no_grad(graph_module: Any) -> None:
@@ -180,13 +178,11 @@ def _detach_no_grad(graph_module: Any) -> None:
         module.recompile()
 
 
-def _explained(module: Any, error: Exception) -> ExportError:
+def _explained(module: Any, error: Exception, given: Any) -> ExportError:
     """The error of torch.export in a sentence, with the line of the module where it arose."""
     name = type(module).__name__
     frames = traceback.extract_tb(error.__traceback__)
-    foreign = ("sympy", "<string>", "<eval_with_key>")
-    own = [f for f in frames if not is_own_file(f.filename) and not _is_torch(f.filename)]
-    own = [f for f in own if not any(word in f.filename for word in foreign)]
+    own = [f for f in frames if is_users_file(f.filename) and "sympy" not in f.filename]
     text = str(error).strip()
     said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     help = "the module has to be a graph for all data: no Python branch on elements, no .item(), no numpy on the way"
@@ -195,10 +191,19 @@ def _explained(module: Any, error: Exception) -> ExportError:
         help = "torch.cond for a branch, torch.where for a choice of elements; .item() is not traced"
     elif "expected dtype int" in text.lower() or "expected scalar type long" in text.lower():
         help = 'classes and indices are integers: y.astype("int64")'
+    elif type(error) in _OF_THE_MODULE and not any(part in frames[-1].filename for part in _TRACERS):
+        help = f"the module itself raises this, given {_types(given)}"
     elif "constraint" in text.lower() or "dynamic" in text.lower():
         help = "give dynamic_shapes as the message says, or leave the axis out of it"
     where = f"\n  at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
     return ExportError(with_user_location(f"torch.export cannot trace {name}: {said[:500]}{where}", help=help))
+
+
+def _types(given: Any) -> str:
+    """The tensors among arguments, by their types."""
+    tensors = [each for each in torch().utils._pytree.tree_leaves(given) if isinstance(each, torch().Tensor)]
+    told = [f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for each in tensors]
+    return ", ".join(told) or "no tensor"
 
 
 @contextmanager

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
+from gluongraph.errors import is_own_file
+
+INNERMOST = 3  # frames of the user's functions that are kept for each node of a program
 # PyTorch's reads the lengths while it is traced: an operator without a body, whose meaning the table has.
 CTC_LOSS = (
     "ctc_loss(Tensor log_probs, Tensor targets, Tensor input_lengths, Tensor target_lengths, int blank, int reduction,"
@@ -37,8 +43,11 @@ def traceable(torch: Any) -> Iterator[None]:
         (torch, "instance_norm", _instance_norm(torch, torch.instance_norm)),
         # It compares the elements of a mask with those of a causal one: a hint only, for the mask is used in any case.
         (transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: bool(is_causal)),
+        # It keeps the lines of functions called forward alone; errors are to name those that forward calls, too.
+        (torch.fx.proxy.TracerBase, "_filter_traceback_frames", _users_frames),
     ]
-    own = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced if hasattr(owner, name)]
+    replaced = [(owner, name, function) for owner, name, function in replaced if hasattr(owner, name)]
+    own = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
     for owner, name, function in replaced:
         setattr(owner, name, function)
     try:
@@ -46,6 +55,23 @@ def traceable(torch: Any) -> Iterator[None]:
     finally:
         for owner, name, function in own:
             setattr(owner, name, function)
+
+
+def _users_frames(tracer: Any, frames: traceback.StackSummary) -> traceback.StackSummary:
+    """The frames of modules and of the user's functions, of these the innermost."""
+    own = [each for each in frames if is_users_file(each.filename)]
+    kept = {*map(id, own[-INNERMOST:]), *(id(each) for each in frames if each.name == "forward")}
+    return traceback.StackSummary.from_list([each for each in frames if id(each) in kept])
+
+
+def is_users_file(name: str) -> bool:
+    """Is this a file, and neither gluongraph's nor PyTorch's?"""
+    return not (name.startswith("<") or is_own_file(name) or name.startswith(_folder_of_torch()))
+
+
+@lru_cache(maxsize=1)
+def _folder_of_torch() -> str:
+    return os.path.join(os.path.dirname(sys.modules["torch"].__file__ or ""), "")
 
 
 def _ctc_loss(torch: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -316,9 +317,32 @@ class Mantissa(nn.Module):
         return torch.frexp(x)[0]
 
 
+class Asserts(nn.Module):
+    def forward(self, x: Any) -> Any:
+        assert x.ndim == 4, "x is a batch of images"
+        return x
+
+
+class Reshaped(nn.Module):
+    def halves(self, x: Any) -> Any:
+        return x.reshape(2, 3)  # in a method that is not called forward
+
+    def forward(self, x: Any) -> Any:
+        return self.halves(x)
+
+
+class Numpy(nn.Module):
+    def forward(self, x: Any) -> Any:
+        return torch.from_numpy(x.numpy())
+
+
 @pytest.mark.parametrize(
     ("module", "words"),
     [
+        (Asserts, ["batch of images", "the module itself raises this, given float32[3, 3]"]),
+        (Reshaped, ["in halves", "invalid for input of size 9", "the module itself raises this, given float32[3, 3]"]),
+        (partial(nn.Linear, 4, 3), ["reduction dim", "the module itself raises this, given float32[3, 3]"]),
+        (Numpy, ["no numpy on the way", "test_from_torch.py"]),
         (Branch, ["cannot trace Branch", "asks for the elements", "torch.cond"]),
         (Item, ["aten.item.default", "asks for an element", "test_from_torch.py"]),
         (Singular, ["linalg_svd", "no such factorization", "test_from_torch.py", "linalg.qr"]),
@@ -329,6 +353,20 @@ def test_modules_without_a_graph(module: Any, words: list[str]) -> None:
     with pytest.raises(mx.errors.UnsupportedError) as caught:
         mx.from_torch(module(), (torch.randn(3, 3),))
     assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_errors_of_a_step_name_the_line_that_forward_calls() -> None:
+    class Classes(nn.Module):
+        def scores(self, x: Any) -> Any:
+            return nn.functional.embedding(x, torch.eye(3))  # the line
+
+        def forward(self, x: Any) -> Any:
+            return self.scores(x)
+
+    net = mx.from_torch(Classes(), (torch.tensor([0, 2]),))
+    first = Classes.scores.__code__.co_firstlineno
+    with pytest.raises(mx.errors.MXNetError, match=rf"test_from_torch\.py:{first + 1}"):
+        mx.compile(net).predict(np.array([0, 3]))
 
 
 def test_bad_arguments() -> None:

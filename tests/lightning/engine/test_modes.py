@@ -10,7 +10,7 @@ from nets import QUIET, GluonModel, data, loader, weights
 
 import gluongraph as mx
 import gluongraph.lightning as L
-from gluongraph.errors import MXNetError, TraceError
+from gluongraph.errors import IndexRangeError, MXNetError, TraceError
 
 
 class Plain(GluonModel):
@@ -185,3 +185,22 @@ def test_torch_branches_are_refused_with_the_line() -> None:
         MXNetError, match=r"(?s)training_step.*asks for the elements.*test_modes.py:\d+ in training_step"
     ):
         L.Trainer(max_epochs=1, **QUIET).fit(Branches(), batches)
+
+
+def test_classes_out_of_range_are_refused_with_the_line() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Classifies(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(6, 3)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])  # the line
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    line = Classifies.training_step.__code__.co_firstlineno + 1
+    with pytest.raises(IndexRangeError, match=rf"3 at 0 is not.*\n.*test_modes\.py:{line}"):
+        L.Trainer(max_epochs=1, **QUIET).fit(Classifies(), [(torch.ones(2, 6), torch.tensor([3, 0]))] * 2)
