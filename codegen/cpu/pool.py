@@ -1,8 +1,8 @@
 """Pattern "pool": pooling over windows that tile the image without overlap, and the gradients, with full vectors.
 
 Contiguous columns are loaded and deinterleaved by their position in the window; gradients are interleaved before they
-are stored. pool_overlapping.py pools over other windows; their gradients have op rules of their own (index_ops.py).
-pool_nchwn.py pools in the NCHWn layout.
+are stored. pool_overlapping.py pools over other windows, and has the gradient of averages with stride 1; the gradient
+of their largest elements has an op rule of its own (index_ops.py). pool_nchwn.py pools in the NCHWn layout.
 """
 
 from __future__ import annotations

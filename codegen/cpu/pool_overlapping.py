@@ -145,12 +145,10 @@ class OverlappingPool:
             run = k.let(k.load(line, at * step + j, lanes * step))
             columns.append(run if step == 1 else k.let(tir.shuffle([run], range(0, lanes * step, step))))
         total = self._reduce(k, columns)
-        if self.largest:
+        if self.largest or (self.is_gradient and self.counts is not None):  # of a gradient these were shares
             return total
         if self.counts is None:
             return total * (1.0 / math.prod(self.kernel))
-        if self.is_gradient:
-            return total
         return total / (tir.splat(self.counts.rows(row), lanes) * self.counts.columns(at, lanes))
 
     def _reduce(self, k: Kernel, parts: list[Expr]) -> Expr:

@@ -284,8 +284,12 @@ class TapeTable(ScalarTable):
     def is_constant(self, optimizer: Optimizer) -> bool:
         """Does the tape read settings only, nothing that an update or the caller's schedule changes?"""
         assert isinstance(optimizer, ExportedOptimizer)
-        counted = (how.T, how.UPDATES, how.CARRIED)
-        return not optimizer.made_by_caller and not any(name.startswith(counted) for name in self._variables)
+        return not (optimizer.made_by_caller or self._counts)
+
+    @cached_property
+    def _counts(self) -> bool:
+        """Does the tape read anything that an update changes?"""
+        return any(name.startswith((how.T, how.UPDATES, how.CARRIED)) for name in self._variables)
 
     @cached_property
     def _variables(self) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from gluongraph.errors import MXNetError, Origin, UnsupportedError, with_user_location
 from gluongraph.host.interrupts import import_whole
+from gluongraph.ir.graph import TensorType
 from gluongraph.torch.aten.context import DTYPE_NAMES
 from gluongraph.torch.traceable import is_users_file, traceable
 
@@ -191,7 +192,7 @@ def _explained(module: Any, error: Exception, given: Any) -> ExportError:
         help = "torch.cond for a branch, torch.where for a choice of elements; .item() is not traced"
     elif "expected dtype int" in text.lower() or "expected scalar type long" in text.lower():
         help = 'classes and indices are integers: y.astype("int64")'
-    elif type(error) in _OF_THE_MODULE and not any(part in frames[-1].filename for part in _TRACERS):
+    elif type(error) in _OF_THE_MODULE and not _is_tracer(frames[-1].filename):
         help = f"the module itself raises this, given {_types(given)}"
     elif "constraint" in text.lower() or "dynamic" in text.lower():
         help = "give dynamic_shapes as the message says, or leave the axis out of it"
@@ -202,8 +203,13 @@ def _explained(module: Any, error: Exception, given: Any) -> ExportError:
 def _types(given: Any) -> str:
     """The tensors among arguments, by their types."""
     tensors = [each for each in torch().utils._pytree.tree_leaves(given) if isinstance(each, torch().Tensor)]
-    told = [f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for each in tensors]
+    told = [str(TensorType(tuple(each.shape), DTYPE_NAMES.get(str(each.dtype), str(each.dtype)))) for each in tensors]
     return ", ".join(told) or "no tensor"
+
+
+def _is_tracer(name: str) -> bool:
+    """Is this a file of torch.export's?"""
+    return not is_users_file(name) and any(part in name for part in _TRACERS)
 
 
 @contextmanager

@@ -339,9 +339,9 @@ class Numpy(nn.Module):
 @pytest.mark.parametrize(
     ("module", "words"),
     [
-        (Asserts, ["batch of images", "the module itself raises this, given float32[3, 3]"]),
-        (Reshaped, ["in halves", "invalid for input of size 9", "the module itself raises this, given float32[3, 3]"]),
-        (partial(nn.Linear, 4, 3), ["reduction dim", "the module itself raises this, given float32[3, 3]"]),
+        (Asserts, ["batch of images", "the module itself raises this, given f32[3,3]"]),
+        (Reshaped, ["in halves", "invalid for input of size 9", "the module itself raises this, given f32[3,3]"]),
+        (partial(nn.Linear, 4, 3), ["reduction dim", "the module itself raises this, given f32[3,3]"]),
         (Numpy, ["no numpy on the way", "test_from_torch.py"]),
         (Branch, ["cannot trace Branch", "asks for the elements", "torch.cond"]),
         (Item, ["aten.item.default", "asks for an element", "test_from_torch.py"]),

@@ -165,20 +165,27 @@ def test_torch_steps_that_keep_arrays_are_refused_and_put_back() -> None:
     assert len(model.kept) == 6
 
 
-def test_torch_branches_are_refused_with_the_line() -> None:
-    torch = pytest.importorskip("torch")
+def linear(torch: Any) -> Any:
+    """A module of one layer, to which a training_step is to be added."""
 
-    class Branches(L.LightningModule):
+    class Linear(L.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(6, 3)
 
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    return Linear
+
+
+def test_torch_branches_are_refused_with_the_line() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Branches(linear(torch)):  # type: ignore[misc]
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             loss = self.layer(batch[0]).sum()
             return loss if loss > 0 else -loss  # the line
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
 
     batches = [(torch.ones(4, 6),)] * 2
     with pytest.raises(
@@ -190,16 +197,9 @@ def test_torch_branches_are_refused_with_the_line() -> None:
 def test_classes_out_of_range_are_refused_with_the_line() -> None:
     torch = pytest.importorskip("torch")
 
-    class Classifies(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(6, 3)
-
+    class Classifies(linear(torch)):  # type: ignore[misc]
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])  # the line
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), lr=0.1)
 
     line = Classifies.training_step.__code__.co_firstlineno + 1
     with pytest.raises(IndexRangeError, match=rf"3 at 0 is not.*\n.*test_modes\.py:{line}"):
