@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import pathlib
 import random
@@ -66,6 +67,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(str(item.path), len(LONG)))
 
 
+class FailuresAtOnce:
+    """Names each failed test when it has failed: a run that is stopped from outside never comes to its summary."""
+
+    def __init__(self, terminal: pytest.TerminalReporter) -> None:
+        self._terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            lines = report.longreprtext.splitlines()
+            errors = [line for line in lines if line.startswith("E ")] or lines[-1:]
+            self._terminal.write_line("\n".join([f"\nFAILED {report.nodeid} ({report.when})", *errors[:5]]))
+
+
+@pytest.hookimpl(trylast=True)  # the terminal's reporter is made in this hook
+def pytest_configure(config: pytest.Config) -> None:
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal is not None and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(FailuresAtOnce(terminal))
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
     """`golden(name, text)`: the text is that of `golden/<name>.txt` here, or becomes it (--update-golden)."""
@@ -102,6 +123,18 @@ def seeded() -> Iterator[None]:
     random.seed(0)
     np.random.seed(0)
     yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def crashes(request: pytest.FixtureRequest) -> None:
+    """A crash tells what Python was at. TVM, when it is loaded, replaces pytest's handler by one for C++ alone."""
+    import tvm  # noqa: F401
+
+    with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        stderr = os.fdopen(os.dup(2), "w")  # that of the process, not what a test captures
+    atexit.register(stderr.close)
+    faulthandler.disable()
+    faulthandler.enable(stderr)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -12,25 +12,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-_files: dict[str, IO[str]] = {}  # those that all workers lock; none where there is one process
+# Files that all workers lock; none where there is one process. The locks are those of a process (lockf): a lock of an
+# open file (flock) would outlive a worker that crashes, in each process that it has forked, and all others would wait.
+_files: dict[str, IO[str]] = {}
 _is_in_test = False
 
 
 def connect(folder: Path) -> None:
     """Say which folder the workers of this run have in common."""
-    _files.update((name, (folder / f"{name}.lock").open("w")) for name in ("gate", "room"))
+    _files.update((name, (folder / f"{name}.lock").open("a+")) for name in ("gate", "room"))
 
 
 def _lock(how: int) -> None:
     """Have the room together with other tests (LOCK_SH) or alone (LOCK_EX). Who waits to be alone holds the gate, or
     others would enter in turns for ever."""
-    fcntl.flock(_files["gate"], fcntl.LOCK_EX)
-    fcntl.flock(_files["room"], how)
-    fcntl.flock(_files["gate"], fcntl.LOCK_UN)
+    fcntl.lockf(_files["gate"], fcntl.LOCK_EX)
+    fcntl.lockf(_files["room"], how)
+    fcntl.lockf(_files["gate"], fcntl.LOCK_UN)
 
 
 def _leave() -> None:
-    fcntl.flock(_files["room"], fcntl.LOCK_UN)
+    fcntl.lockf(_files["room"], fcntl.LOCK_UN)
 
 
 @contextmanager
