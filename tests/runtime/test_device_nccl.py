@@ -50,6 +50,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
         assert kind == CUDA
         array = aligned_empty((nbytes,), np.uint8)
         array.fill(0xFF)
+        made.kept.append(array)
         return Memory(array)
 
     def move(target: int, source: int, nbytes: int, waits: bool = True) -> None:
@@ -127,6 +128,7 @@ def executor(cluster: Cluster, communicator: Any, state: dict[str, Any], **how: 
         entries, COMPILED.artefact.program, state, device, refuse=refuse, text="same", communicator=communicator, **how
     )
     made.scalar("lr")[0] = 0.5
+    cluster.kept.append(made)
     return made
 
 

@@ -67,6 +67,8 @@ class Cluster:
     calls: list[tuple[int, str, int]] = field(default_factory=list)  # rank, collective, handle of the stream
     violations: list[str] = field(default_factory=list)
     aborted: list[int] = field(default_factory=list)
+    # What streams read and write. They go on when a test has ended, and what was freed by then would be another's.
+    kept: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.lock = threading.Condition()
@@ -196,7 +198,8 @@ def tree_sum(rows: Sequence[Any]) -> Any:
 
 
 def tensor(array: Any, device: int) -> Any:
-    """A host array as if it were on a GPU. The caller keeps it alive."""
+    """A host array as if it were on a GPU."""
+    _cluster().kept.append(array)
     return loader.from_address(array.ctypes.data, array.size, dtype_name(array.dtype), CUDA, device)
 
 
@@ -345,7 +348,7 @@ class Communicator:
     def __init__(self, ptr: Any = None) -> None:
         self._cluster, self._lock = _cluster(), threading.Lock()
         self._group: _Group | None = None
-        self._busy = self._number = 0
+        self._busy = self._number = self._running = 0  # the last: collectives that a stream has come to
         self._aborted = False
 
     @classmethod
@@ -376,6 +379,7 @@ class Communicator:
             self._aborted, self._group = True, None
             self._cluster.aborted.append(self._who)
             self._cluster.lock.notify_all()
+            assert self._cluster.lock.wait_for(lambda: not self._running, _LONG), "a collective goes on"
 
     def allreduce(self, sendbuf: Any, recvbuf: Any, op: Any, *, stream: Any = None, config: Any = None) -> None:
         def result(rows: list[Any]) -> Any:
@@ -427,19 +431,26 @@ class Communicator:
     def _meet(
         self, group: _Group, number: int, name: str, source: Any, target: Any, result: Callable[[list[Any]], Any]
     ) -> None:
-        """Wait for the others, within a stream."""
+        """Wait for the others, within a stream. When `abort` returns, none writes any more."""
         keys = [(number, rank) for rank in range(self._size)]
         with self._cluster.lock:
-            group.given[number, self._rank] = name, source.copy()
-            self._cluster.lock.notify_all()
-            self._cluster.lock.wait_for(lambda: self._aborted or all(key in group.given for key in keys))
             if self._aborted:
-                target[...] = 99
                 return
-            given = [group.given[key] for key in keys]
-        if {name for name, _ in given} != {name}:
-            self._cluster.violations.append(f"ranks call {[name for name, _ in given]}")
-        target[...] = result([row for _, row in given])
+            self._running += 1
+            try:
+                group.given[number, self._rank] = name, source.copy()
+                self._cluster.lock.notify_all()
+                self._cluster.lock.wait_for(lambda: self._aborted or all(key in group.given for key in keys))
+                if self._aborted:
+                    target[...] = 99
+                    return
+                given = [group.given[key] for key in keys]
+                if {name for name, _ in given} != {name}:
+                    self._cluster.violations.append(f"ranks call {[name for name, _ in given]}")
+                target[...] = result([row for _, row in given])
+            finally:
+                self._running -= 1
+                self._cluster.lock.notify_all()
 
     @contextmanager
     def _alone(self, name: str) -> Iterator[None]:
