@@ -111,10 +111,17 @@ def is_own_file(filename: str) -> bool:
     return filename.startswith((*_OWN, "<frozen ", "<gluongraph "))
 
 
+@functools.cache
+def is_torch_file(filename: str) -> bool:
+    """Is this a file of PyTorch's, which calls back what its users give it (a closure, a hook)?"""
+    module = getattr(sys.modules.get("torch"), "__file__", None)
+    return module is not None and filename.startswith(module.removesuffix("__init__.py"))
+
+
 def user_origin(scope: str = "") -> Origin:
-    """The first frame outside gluongraph, counted from the caller upwards."""
+    """The first frame of a user's, counted from the caller upwards."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and is_own_file(frame.f_code.co_filename):
+    while frame is not None and (is_own_file(frame.f_code.co_filename) or is_torch_file(frame.f_code.co_filename)):
         frame = frame.f_back
     if frame is None:
         return Origin("", 0, scope)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import difflib
+import functools
+import inspect
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, ParamSpec
 
+from gluongraph.errors import with_user_location
 from gluongraph.host import nvidia
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.tracing.precision import precision_of
@@ -38,6 +42,27 @@ _REFUSED_STRATEGIES = {
     "deepspeed_stage_2_offload": "states are not moved out of the way",
     "deepspeed_stage_3_offload": "parameters are not moved out of the way",
 }
+
+
+P = ParamSpec("P")
+
+
+def checks_names(init: Callable[P, None]) -> Callable[P, None]:
+    """A constructor that names the nearest argument where one is given that it has not."""
+    known = [name for name in inspect.signature(init).parameters if name != "self"]
+
+    @functools.wraps(init)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+        for name in kwargs:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                help = f"did you mean {near[0]}=?" if near else f"there are {', '.join(known)}"
+                raise TypeError(
+                    with_user_location(f"{init.__qualname__.split('.')[0]} has no argument {name!r}", help=help)
+                )
+        init(*args, **kwargs)
+
+    return checked
 
 
 def check_count(name: str, value: Any, least: int, what: str = "") -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from gluongraph import nd
 from gluongraph.dtypes import is_float
 from gluongraph.errors import with_user_location
 from gluongraph.host.torch_module import is_torch_loaded
@@ -125,37 +126,66 @@ def batch_size_of(arrays: Sequence[Any]) -> int:
     return 1
 
 
+def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
+    """A batch or a result with `function(leaf)` for each leaf, in the same structure.
+
+    >>> map_leaves(lambda leaf: leaf + 1, {"x": [1, 2], "y": (3,)})
+    {'x': [2, 3], 'y': (4,)}
+    """
+    if isinstance(value, Mapping):
+        return {key: map_leaves(function, each) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        parts = [map_leaves(function, each) for each in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        return type(value)(**{name: map_leaves(function, getattr(value, name)) for name in names})
+    return function(value)
+
+
 def cast_floats(value: Any, dtype: str) -> Any:
     """A batch whose floating-point arrays are cast; numpy's become NDArrays, tensors stay tensors."""
-    if isinstance(value, Mapping):
-        return {key: cast_floats(each, dtype) for key, each in value.items()}
-    if isinstance(value, (tuple, list)):
-        parts = [cast_floats(each, dtype) for each in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    if is_torch_loaded():
-        from gluongraph.torch.export import torch
-        from gluongraph.torch.tensors import is_tensor
 
-        if is_tensor(value):
-            return value.to(getattr(torch(), dtype)) if value.is_floating_point() else value
-    array = as_array(value)
-    if array is None:
-        return value
-    made = array if isinstance(array, NDArray) else NDArray(array)
-    return made.astype(dtype) if is_float(made.type.dtype) else value
+    def cast(leaf: Any) -> Any:
+        if is_torch_loaded():
+            from gluongraph.torch.export import torch
+            from gluongraph.torch.tensors import is_tensor
+
+            if is_tensor(leaf):
+                return leaf.to(getattr(torch(), dtype)) if leaf.is_floating_point() else leaf
+        array = as_array(leaf)
+        if array is None:
+            return leaf
+        made = array if isinstance(array, NDArray) else NDArray(array)
+        return made.astype(dtype) if is_float(made.type.dtype) else leaf
+
+    return map_leaves(cast, value)
 
 
 def to_user(value: Any, torch: bool) -> Any:
     """Results of a program as its user knows them: tensors for modules of PyTorch's, else NDArrays."""
-    if isinstance(value, NDArray):
-        if not torch:
-            return value
-        from gluongraph.torch.tensors import to_torch
+    return map_leaves(lambda leaf: _as_tensor(leaf) if isinstance(leaf, NDArray) else leaf, value) if torch else value
 
-        return to_torch(np.ascontiguousarray(value.asnumpy())).reshape(value.shape)
-    if isinstance(value, dict):
-        return {key: to_user(each, torch) for key, each in value.items()}
-    if isinstance(value, (tuple, list)):
-        parts = [to_user(each, torch) for each in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
+
+def to_framework(batch: Any, torch: bool) -> Any:
+    """A batch as layers take it that run eagerly: its arrays as tensors for modules of PyTorch's, else as NDArrays.
+    Tensors stay the tensors that they are."""
+
+    def tensor(leaf: Any) -> Any:
+        if isinstance(leaf, np.generic):
+            leaf = np.asarray(leaf)
+        return _as_tensor(leaf) if isinstance(leaf, (np.ndarray, NDArray)) else leaf
+
+    def array(leaf: Any) -> Any:
+        made = as_array(leaf)
+        return leaf if made is None else made if isinstance(made, NDArray) else nd.array(made, dtype=made.dtype)
+
+    return map_leaves(tensor if torch else array, batch)
+
+
+def _as_tensor(array: Any) -> Any:
+    """A tensor of the same shape; in the same memory where that is contiguous."""
+    from gluongraph.torch.tensors import to_torch
+
+    held = array.asnumpy() if isinstance(array, NDArray) else array
+    return to_torch(np.ascontiguousarray(held)).reshape(array.shape)

@@ -23,7 +23,7 @@ def default_loggers(trainer: Any, given: Any) -> list[Any]:
     if given is None or given is True:
         kind = loggers.TensorBoardLogger if is_available() else loggers.CSVLogger
         return [kind(save_dir=trainer.default_root_dir)]
-    made = list(given) if isinstance(given, Iterable) else [given]
+    made = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
     for each in made:
         if not hasattr(each, "log_metrics"):
             raise misconfigured(

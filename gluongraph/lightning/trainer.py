@@ -93,6 +93,7 @@ class Trainer:
     (3, 0, 0)
     """
 
+    @args.checks_names
     def __init__(
         self,
         *,

@@ -187,7 +187,9 @@ def _explained(module: Any, error: Exception, given: Any) -> ExportError:
     text = str(error).strip()
     said = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     help = "the module has to be a graph for all data: no Python branch on elements, no .item(), no numpy on the way"
-    if "data-dependent" in text.lower() or "DataDependent" in type(error).__name__:
+    if own_help := re.search(r"^  help: (.+)", text, re.MULTILINE):  # an error of ours
+        help = own_help[1]
+    elif "data-dependent" in text.lower() or "DataDependent" in type(error).__name__:
         said = "its Python code asks for the elements of an array, " + said
         help = "torch.cond for a branch, torch.where for a choice of elements; .item() is not traced"
     elif "expected dtype int" in text.lower() or "expected scalar type long" in text.lower():

@@ -7,13 +7,12 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from gluongraph import autograd, nd
+from gluongraph import autograd
 from gluongraph.gluon.torch_trainer import take_states
-from gluongraph.lightning.batch import batch_size_of, flatten, unflatten
+from gluongraph.lightning.batch import batch_size_of, flatten, to_framework
 from gluongraph.lightning.engine.steps import loss_of
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.optimizers import LightningOptimizer
-from gluongraph.ndarray import NDArray
 
 
 def call_step(trainer: Any, module: Any, kind: str, batch: Any, batch_idx: int, loader: int | None) -> Any:
@@ -21,13 +20,8 @@ def call_step(trainer: Any, module: Any, kind: str, batch: Any, batch_idx: int, 
     names = list(inspect.signature(getattr(module, kind)).parameters.values())
     takes_all = any(p.kind is p.VAR_POSITIONAL for p in names)
     count = len(names) if not takes_all else 3
-    arrays, structure = flatten(batch)
-    if not trainer.is_torch:
-        batch = unflatten(
-            structure, iter([a if isinstance(a, NDArray) else nd.array(a, dtype=a.dtype) for a in arrays])
-        )
-    args = (batch, batch_idx, loader or 0)[: min(count, 3)]
-    trainer.batch_size = batch_size_of(arrays)
+    args = (to_framework(batch, trainer.is_torch), batch_idx, loader or 0)[: min(count, 3)]
+    trainer.batch_size = batch_size_of(flatten(batch)[0])
     before, module._current_fx = module._current_fx, kind
     try:
         return getattr(module, kind)(*args)

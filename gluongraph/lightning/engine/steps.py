@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -57,7 +58,7 @@ def loss_of(result: Any, kind: str = "training_step") -> Any:
     """The loss in what training_step gave; None where the batch is to be left out.
 
     Raises:
-        MisconfigurationException: it is neither an array, nor a dict with "loss", nor None.
+        MisconfigurationException: it is neither an array of one element, nor a dict with "loss", nor None.
     """
     loss = result.get("loss") if isinstance(result, dict) else result
     if isinstance(result, dict) and "loss" not in result:
@@ -66,4 +67,8 @@ def loss_of(result: Any, kind: str = "training_step") -> Any:
     if loss is not None and not hasattr(loss, "shape"):
         message = f"{kind} gave {type(loss).__name__}; it gives the loss"
         raise misconfigured(message, help='return loss, or {"loss": loss, ...}, or None to leave the batch out')
+    if loss is not None and math.prod(loss.shape) != 1:
+        shape = tuple(int(extent) for extent in loss.shape)
+        message = f"{kind} gave a loss of shape {shape}: the gradients are those of one number"
+        raise misconfigured(message, help="return loss.mean()")
     return loss

@@ -204,3 +204,62 @@ def test_classes_out_of_range_are_refused_with_the_line() -> None:
     line = Classifies.training_step.__code__.co_firstlineno + 1
     with pytest.raises(IndexRangeError, match=rf"3 at 0 is not.*\n.*test_modes\.py:{line}"):
         L.Trainer(max_epochs=1, **QUIET).fit(Classifies(), [(torch.ones(2, 6), torch.tensor([3, 0]))] * 2)
+
+
+def test_what_is_wrong_in_a_torch_step_is_said_as_in_gluons() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Logs(linear(torch)):  # type: ignore[misc]
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            self.log("output", self.layer(batch[0]))
+            return self.layer(batch[0]).sum()
+
+    with pytest.raises(MXNetError, match=r"(?s)has one element, not \(4, 3\).*help: value.mean\(\)"):
+        L.Trainer(max_epochs=1, **QUIET).fit(Logs(), [(torch.ones(4, 6),)] * 2)
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("layers", ["gluon", "torch"])
+def test_a_loss_is_one_number(layers: str, eager: bool) -> None:
+    if layers == "torch":
+        torch = pytest.importorskip("torch")
+
+    class Gluon(Plain):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.loss(self.net(batch[0]), batch[1])
+
+    def of_torch() -> Any:
+        class Torch(linear(torch)):  # type: ignore[misc]
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                return self.layer(batch[0]).sum(1)
+
+        return Torch()
+
+    with pytest.raises(
+        L.MisconfigurationException, match=r"(?s)loss of shape \(8,\).*test_modes.py.*return loss.mean\(\)"
+    ):
+        L.Trainer(max_epochs=1, eager=eager, **QUIET).fit(Gluon() if layers == "gluon" else of_torch(), loader(8))
+
+
+def test_arrays_are_tensors_for_torch_modules_that_run_eagerly() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Manual(linear(torch)):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+            self.seen: list[Any] = []
+
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            self.seen.append(batch)
+            self.optimizers().zero_grad()
+            self.manual_backward(torch.nn.functional.cross_entropy(self.layer(batch["x"]), batch["y"].long()))
+            self.optimizers().step()
+
+    x, y = data()
+    model, own = Manual(), torch.ones(8)
+    batch = {"x": x[:8], "y": y[:8], "own": own, "name": "first", "scale": np.float32(2)}
+    L.Trainer(max_epochs=1, **QUIET).fit(model, [batch])
+    (seen,) = model.seen
+    assert torch.is_tensor(seen["x"]) and np.array_equal(seen["y"], y[:8]) and seen["scale"].shape == ()
+    assert seen["own"] is own and seen["name"] == "first"
