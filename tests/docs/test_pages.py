@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import pathlib
 import re
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -17,8 +20,9 @@ pytestmark = pytest.mark.usefixtures("demo_environment")
 ROOT = pathlib.Path(__file__).parents[2]
 
 
-def blocks(page: str) -> list[str]:
-    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+def blocks(page: str, language: str = "python") -> list[str]:
+    """The programs of a page. Those that need PyTorch are marked `py`."""
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
 
 
 def test_the_way_of_a_script(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,3 +59,11 @@ def test_the_page_of_the_training_loop(tmp_path: pathlib.Path, monkeypatch: pyte
     names: dict[str, Any] = {}
     exec(compile(*blocks("lightning.md"), "lightning.md", "exec"), names)
     assert names["trainer"].global_step == 8 and 0 < float(names["trainer"].callback_metrics["train_loss"]) < 3
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_the_page_of_the_training_loop_begins_with_a_training(tmp_path: pathlib.Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(blocks("lightning.md", "py")[0])
+    subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, capture_output=True, timeout=200)
+    assert list(tmp_path.rglob("*.ckpt"))
