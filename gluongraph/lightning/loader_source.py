@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterable
 from typing import Any
 
 from gluongraph.lightning.data import sampling
 from gluongraph.lightning.data.combined import CombinedLoader, as_evaluation_loaders, as_training_loader
-from gluongraph.lightning.data.loaders import check_loader, set_epoch
+from gluongraph.lightning.data.loaders import check_loader, is_torch_loader, set_epoch
+from gluongraph.lightning.data.persistent import end_workers, has_workers, start_workers
 from gluongraph.lightning.data.position import EpochIterator
 from gluongraph.lightning.datamodule import LightningDataModule
 from gluongraph.lightning.errors import misconfigured
@@ -22,6 +25,7 @@ class LoaderSource:
         self.trainer, self.module, self.datamodule, self.given = trainer, module, datamodule, given
         self._epoch: EpochIterator | None = None
         self._saved: Any = None  # where a checkpoint was in its epoch
+        self._read: weakref.WeakSet[Any] = weakref.WeakSet()  # PyTorch's loaders, whose workers may stay
 
     def has(self, kind: str) -> bool:
         """Is there a loader of "train", "val", "test" or "predict"?"""
@@ -85,6 +89,7 @@ class LoaderSource:
             shuffle = sampling.is_shuffled(loader)
             loader = sampling.by_rank(loader, trainer.world_size, trainer.global_rank, shuffle, pad=kind != "predict")
         sampling.seed_workers(loader, trainer.global_rank)
+        self._read.update(each for each in flat([loader]) if is_torch_loader(each))
         return loader
 
     # -- where the training's loader is
@@ -93,12 +98,21 @@ class LoaderSource:
         """The batches of an epoch of training, or those that are left of it."""
         set_epoch(loader, epoch)
         saved, self._saved = self._saved, None
+        for validation, has in zip(self._validated(), (saved or {}).get("validation_workers", ()), strict=False):
+            if has:
+                start_workers(validation)
         self._epoch = EpochIterator(loader, limit, saved)
         return self._epoch
 
     def state(self) -> Any:
         """Where the training's loader is, for a checkpoint: JSON."""
-        return None if self._epoch is None else self._epoch.state_dict()
+        if self._epoch is None:
+            return None
+        return {**self._epoch.state_dict(), "validation_workers": [has_workers(each) for each in self._validated()]}
+
+    def _validated(self) -> list[Any]:
+        """The loaders of the validation within a training. That of a first one starts workers, which draws a seed."""
+        return flat(self.trainer.validate_loop.loaders or ())
 
     def load(self, state: Any) -> None:
         """Go on from there, in the next epoch that is begun."""
@@ -110,6 +124,13 @@ class LoaderSource:
             self.epoch(loader, epoch, limit).restore()
 
     def close(self) -> None:
-        """End worker processes that read ahead."""
+        """End worker processes that read ahead, and those that stay from pass to pass."""
         if self._epoch is not None:
             self._epoch.close()
+        for loader in self._read:
+            end_workers(loader)
+
+
+def flat(loaders: Iterable[Any]) -> list[Any]:
+    """The loaders, and in place of a combined one those in it."""
+    return [part for each in loaders for part in (each.flattened if isinstance(each, CombinedLoader) else [each])]

@@ -11,6 +11,7 @@ from gluongraph.host.torch_module import is_torch_loaded
 from gluongraph.lightning.data import plain
 from gluongraph.lightning.data.generators import generator_bytes, generator_text
 from gluongraph.lightning.data.loaders import is_gluon_loader, is_stateful
+from gluongraph.lightning.data.persistent import has_workers, start_workers
 
 Json = dict[str, Any]
 _PLACES = (
@@ -38,7 +39,7 @@ def take(loader: Any) -> Json:
     own = own_state(loader)
     if own is not None:
         return {"loader": own}
-    found: Json = {}
+    found: Json = {"workers": True} if has_workers(loader) else {}
     for place, thing in _things(loader).items():
         if is_stateful(thing):
             try:
@@ -74,6 +75,8 @@ def put(loader: Any, told: Json, between: bool = False) -> None:
             state = _without_numpy(state)
         loader.load_state_dict(state)
         return
+    if told.get("workers"):
+        start_workers(loader)
     things = _things(loader)
     for place, state in told.items():
         thing = things.get(place)

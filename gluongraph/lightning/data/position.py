@@ -16,7 +16,8 @@ from typing import Any
 from gluongraph.errors import pluralize, warn
 from gluongraph.lightning.data import generators, pieces, skipping
 from gluongraph.lightning.data.combined import CombinedLoader, batches, close
-from gluongraph.lightning.data.loaders import begin, is_gluon_loader, is_torch_loader, length, num_samples
+from gluongraph.lightning.data.loaders import begin, is_gluon_loader, length, num_samples
+from gluongraph.lightning.data.persistent import has_workers, keeps_workers
 from gluongraph.lightning.errors import MisconfigurationException, misconfigured
 
 Json = dict[str, Any]
@@ -32,7 +33,7 @@ class EpochIterator(Iterator[Any]):
     the first batch, or with `restore`. `name` is what messages call the loader.
 
     Generators of the dataset's own, which neither a `state_dict` of it nor its seed brings back, are not known; nor are
-    threads that draw at the same time, nor in later epochs the generators of PyTorch's `persistent_workers`.
+    threads that draw at the same time, nor in later epochs the generators within PyTorch's `persistent_workers`.
 
     >>> import numpy as np
     >>> from gluongraph.lightning.data import ArrayLoader, EpochIterator
@@ -206,7 +207,7 @@ class EpochIterator(Iterator[Any]):
     def _remember(self) -> None:
         """Keep what decides the pass that is about to begin."""
         self._start, self._pieces = generators.take(), [pieces.take(each) for each in self._loaders]
-        self._workers_stay = any(getattr(each, "_iterator", None) is not None for each in self._loaders)
+        self._workers_stay = any(map(has_workers, self._loaders))
         if isinstance(self.loader, CombinedLoader):
             self.loader.on_restart = self._note_restart
 
@@ -314,7 +315,7 @@ class EpochIterator(Iterator[Any]):
 
     def _warn_of_workers(self, state: Json) -> None:
         for loader in self._loaders:
-            if state["workers_stay"] and is_torch_loader(loader) and not skipping.can_skip(loader):
+            if state["workers_stay"] and keeps_workers(loader) and not skipping.only_orders(loader):
                 warn(
                     f"{self._name}: its workers were those of epochs before (persistent_workers=True). What they draw "
                     "at random follows from those, and is not what it would have been; all else is"

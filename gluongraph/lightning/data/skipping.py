@@ -11,6 +11,7 @@ import numpy as np
 from gluongraph import gluon
 from gluongraph.host.torch_module import is_torch_loaded
 from gluongraph.lightning.data.loaders import is_torch_loader, torch_data
+from gluongraph.lightning.data.persistent import adopt_workers, has_workers
 from gluongraph.lightning.data.replaced import with_indices
 from gluongraph.ndarray import NDArray
 
@@ -51,11 +52,17 @@ def begin_after(loader: Any, done: int) -> Iterator[Any]:
 
     iterator: Iterator[Any] = iter(with_indices(loader, rest))
     rests[0].start()
+    adopt_workers(loader, iterator)
     return iterator
 
 
 def can_skip(loader: Any) -> bool:
-    """Is it certain that batches of this loader may be left unread: is all that it draws its order?
+    """May batches of this loader be left unread? Then the pass is one over a copy, which starts workers of its own."""
+    return only_orders(loader) and not has_workers(loader)
+
+
+def only_orders(loader: Any) -> bool:
+    """Is it certain that all that this loader draws is its order?
 
     That is so where the dataset is made of arrays, tensors or lists, and PyTorch's own function makes the batches.
     """

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pathlib
 import random
+import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -55,7 +58,7 @@ class OfGluon(L.LightningModule):
         return [p.data().asnumpy().tolist() for p in self.collect_params().values()]
 
 
-def of_torch() -> Any:
+def of_torch(validated: bool = False) -> Any:
     torch = pytest.importorskip("torch")
 
     class OfTorch(L.LightningModule):
@@ -74,7 +77,11 @@ def of_torch() -> Any:
         def weights(self) -> list[Any]:
             return [p.detach().tolist() for p in self.parameters()]
 
-    return OfTorch()
+    class Validated(OfTorch):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            pass
+
+    return Validated() if validated else OfTorch()
 
 
 def rows() -> tuple[Any, Any]:
@@ -103,11 +110,20 @@ def torch_loader(workers: int) -> Any:
     return torch.utils.data.DataLoader(Changed(torch), batch_size=4, shuffle=True, num_workers=workers)
 
 
+def staying_workers() -> Any:
+    """Of a training and of its validation: each draws a seed when it is started, and in no later epoch."""
+    data = pytest.importorskip("torch").utils.data
+    dataset = data.TensorDataset(*map(sys.modules["torch"].from_numpy, rows()))
+    how = {"batch_size": 4, "num_workers": 1, "persistent_workers": True}
+    return data.DataLoader(dataset, shuffle=True, **how), data.DataLoader(dataset, **how)
+
+
 CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "gluon": (OfGluon, lambda: gluon.data.DataLoader(Changed(), batch_size=4, shuffle=True)),
     "arrays": (OfGluon, lambda: ArrayLoader(*rows(), batch_size=4, shuffle=True)),
     "torch, processes": (of_torch, lambda: torch_loader(2)),
     "torch": (of_torch, lambda: torch_loader(0)),
+    "torch, processes that stay": (partial(of_torch, validated=True), staying_workers),
 }
 
 
@@ -123,7 +139,9 @@ def train(case: str, folder: pathlib.Path, start: int, path: Any = None) -> tupl
         enable_progress_bar=False,
         enable_model_summary=False,
     )
-    trainer.fit(module, loader(), ckpt_path=path)
+    made = loader()
+    trainer.fit(module, *(made if isinstance(made, tuple) else (made,)), ckpt_path=path)
+    assert not multiprocessing.active_children(), "workers end with the training"
     return module.weights(), seeing.seen
 
 
