@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar, cast
@@ -12,7 +13,21 @@ from gluongraph.errors import warn
 
 F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger("gluongraph.lightning")
+log.setLevel(logging.INFO)
 _RANKS = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+class _LastResort(logging.Handler):
+    """Writes to standard error where the program has set up no logging: what the loop says is to be seen by default.
+    Python's own last resort shows warnings only."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers:
+            print(self.format(record), file=sys.stderr)
+
+
+if not log.handlers:
+    log.addHandler(_LastResort())
 
 
 def _rank_of_launcher() -> int:
@@ -39,7 +54,8 @@ rank_zero_only = _RankZeroOnly()
 
 @rank_zero_only
 def rank_zero_info(message: str, *args: Any) -> None:
-    """Log a message at level INFO to the logger "gluongraph.lightning".
+    """Log a message at level INFO to the logger "gluongraph.lightning", which writes to standard error where the
+    program has set up no logging. `logging.getLogger("gluongraph.lightning").setLevel("ERROR")` silences it.
 
     >>> from gluongraph.lightning.utilities import rank_zero_info
     >>> rank_zero_info("an epoch has ended")

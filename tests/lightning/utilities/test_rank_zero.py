@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 
 import pytest
@@ -32,6 +33,15 @@ def test_other_ranks_do_nothing(
     assert len(caplog.records) == called
     if called:
         assert seen[0].filename == __file__
+
+
+@pytest.mark.parametrize(("handlers", "shown"), [([], "told\n"), ([logging.NullHandler()], "")])
+def test_messages_are_seen_where_the_program_sets_up_no_logging(
+    handlers: list[logging.Handler], shown: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", handlers)
+    rank_zero_info("told")
+    assert capsys.readouterr().err == shown
 
 
 @pytest.mark.parametrize(
