@@ -14,7 +14,7 @@ from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hooks import DataHooks, ModelHooks
 from gluongraph.lightning.hparams import HyperparametersMixin
 from gluongraph.lightning.metrics import Logged, reduction_of
-from gluongraph.lightning.recording import current_recorder
+from gluongraph.lightning.recording import current_recorder, not_loggable
 
 if TYPE_CHECKING:
     from gluongraph.lightning.trainer import Trainer
@@ -467,9 +467,8 @@ def _number(name: str, value: Any) -> float:
     """A value as a number."""
     try:
         return float(value.asscalar() if hasattr(value, "asscalar") else value)
-    except (TypeError, ValueError):
-        message = f"self.log({name!r}, {value!r}): a logged value is a number or an array of one element"
-        raise misconfigured(message, help="value.mean()") from None
+    except (TypeError, ValueError, RuntimeError):
+        raise not_loggable(name, value) from None
 
 
 def _is_torch(module: Any) -> bool:

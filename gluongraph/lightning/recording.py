@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gluongraph.errors import TraceError, warn, with_user_location
-from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.errors import MisconfigurationException, misconfigured
 from gluongraph.lightning.metrics import Logged
 
 _LOCAL = threading.local()
@@ -41,11 +41,18 @@ class Recorder:
             for extent in getattr(value, "shape", (0,)):
                 count *= int(extent)
             if count != 1:
-                shape = tuple(getattr(value, "shape", ())) or type(value).__name__
-                message = f"self.log({logged.name!r}, ...): a logged value has one element, not {shape}"
-                raise misconfigured(message, help="value.mean()")
+                raise not_loggable(logged.name, value)
         self.logged.append(logged)
         self.values.append(value)
+
+
+def not_loggable(name: str, value: Any) -> MisconfigurationException:
+    """The error of a logged value that is not one number."""
+    if all(callable(getattr(value, method, None)) for method in ("update", "compute", "reset")):
+        message = f"self.log({name!r}, ...): {type(value).__name__} keeps what it has seen; log the value of a batch"
+        return misconfigured(message, help="torchmetrics.functional has the same metric as a function of a batch")
+    shape = tuple(getattr(value, "shape", ())) or type(value).__name__
+    return misconfigured(f"self.log({name!r}, ...): a logged value has one element, not {shape}", help="value.mean()")
 
 
 def current_recorder() -> Recorder | None:
