@@ -72,6 +72,7 @@ class DistributedStore(KVStore):
         self._agreement: Agreement | None = None  # of the last text
         JOINED.by_store = True
         if self.num_workers > 1:
+            Agreement(self.communicator, f"kvstore: {name}")()  # as the stores with servers begin, see roles()
             seed = np.array([random.all_states()["first"] % (1 << 64)], np.uint64)
             self.communicator.broadcast(seed)
             random.join_ranks(self.rank, int(seed[0]))

@@ -22,6 +22,7 @@ from gluongraph.dtypes import dtype_name, numpy_dtype
 from gluongraph.errors import MXNetError, pluralize, with_user_location
 from gluongraph.host.json_text import parse
 from gluongraph.runtime.communicator.activity import ACTIVITY, ranges
+from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.base import Communicator
 from gluongraph.runtime.communicator.environment import world
 from gluongraph.runtime.communicator.mpi import MpiCommunicator, load_mpi
@@ -74,6 +75,7 @@ def roles() -> Roles:
 
     Raises:
         MXNetError: there is not at least one worker and one server.
+        Disagreement: another rank has a store of another kind, whose first call is such a comparison, too.
     """
     communicator = world()
     servers = number(SERVERS if os.environ.get(SERVERS, "").strip() else MXNET_SERVERS, 1)
@@ -83,6 +85,7 @@ def roles() -> Roles:
         message = f"dist_async needs at least one worker and {asked}, and {there}"
         help = f"gluongraph run -n {servers + 1} train.py has one worker; every further rank is another one"
         raise MXNetError(with_user_location(message, help=help))
+    Agreement(communicator, f"kvstore: dist_async, {pluralize(servers, 'server')}")()
     everyone = communicator.split(0)
     assert isinstance(everyone, MpiCommunicator)
     is_server = communicator.rank >= communicator.size - servers

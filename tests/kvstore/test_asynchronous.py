@@ -391,6 +391,24 @@ def test_a_server_that_is_stopped_is_named(tmp_path: Path) -> None:
     assert "rank 2 is stopped" in "".join(job.errors) and "push or pull of dist_async" in "".join(job.errors), str(job)
 
 
+def two_kinds() -> None:
+    """The store of one rank has servers, that of the other has none."""
+    weight = gluon.Parameter("w", shape=(2,), init="ones")
+    weight.initialize()
+    trainer = gluon.Trainer([weight], "sgd", kvstore="dist_async" if world().rank else "dist_sync")
+    with autograd.record():
+        weight.data().sum().backward()
+    trainer.step(1)
+
+
+@needs_mpi
+def test_stores_of_two_kinds_are_told_apart() -> None:
+    job = try_ranks(2, two_kinds)
+    assert job.code != 0 and not job.timed_out, str(job)
+    for error in job.errors:
+        assert "kvstore: dist_sync on rank 0, dist_async, 1 server on rank 1" in error, str(job)
+
+
 def test_one_process_is_too_few() -> None:
     with pytest.raises(MXNetError, match=r"(?s)at least one worker and one server.*gluongraph run -n 2") as caught:
         kvstore.create("dist_async")
