@@ -33,6 +33,7 @@ _HERE = Path(__file__).resolve().parent
 _TOGETHER = 0.1  # seconds for other ranks to say that they have failed, perhaps earlier
 _TERM_AFTER = 5.0  # seconds between SIGINT, with which programs may save what they have, and SIGTERM
 _SAY_AFTER = 1.0  # seconds between Ctrl-C and the word that some ranks are still there
+_ALONE = 8.0  # seconds between the end of the first rank and the word that others are still there
 _LOST_AFTER = 2.0  # seconds for mpiexec to end after it has killed a rank, before the rank is said to be lost
 _MPIEXEC = 5.0  # seconds for mpiexec to end after all its ranks, and again after SIGTERM
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -246,6 +247,8 @@ class Launcher:
             self._failed(peer, ended.time, ended.code)
         elif not ended.code:
             self._succeeded += 1
+            if self._succeeded == 1:
+                self._after(_ALONE, partial(self._say_who_goes_on, peer))
         if peer.ended is not None and (self.job.elastic or not ended.code):
             self._server.close_peer(peer)
 
@@ -291,9 +294,19 @@ class Launcher:
             self._end(signal.SIGTERM)
 
     def _say_who_is_left(self) -> None:
-        if left := sorted(peer.rank for peer in self._live() if peer.rank is not None):
-            whom = f"{'ranks' if len(left) > 1 else 'rank'} {', '.join(map(str, left))}"
-            self.output.say(f"waiting for {whom} to end; Ctrl-C again kills them")
+        if left := self._left():
+            self.output.say(f"waiting for {left} to end; Ctrl-C again kills them")
+
+    def _left(self) -> str:
+        """The ranks that have not ended, in words."""
+        left = sorted(peer.rank for peer in self._live() if peer.rank is not None)
+        return f"{'ranks' if len(left) > 1 else 'rank'} {', '.join(map(str, left))}" if left else ""
+
+    def _say_who_goes_on(self, ended: Peer) -> None:
+        """Ranks that go on long after the first one may have work left, or wait for it within MPI_Init, where they can
+        say nothing themselves."""
+        if not self._ending and (left := self._left()):
+            self.output.say(f"rank {ended.rank} has ended with exit code 0, and is no longer there for {left}")
 
     def _end(self, first: int) -> None:
         """End the ranks, by this signal first."""

@@ -58,12 +58,14 @@ def launch(environ: Mapping[str, str]) -> Launch:
     Launch(by='torchrun', size=2)
     >>> launch({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"})  # a batch script, or srun --mpi=none
     Launch(by='alone', size=1)
+
+    Raises:
+        CommunicationError: RANK and WORLD_SIZE tell of several ranks, and not where they meet.
     """
     sizes = [int(environ[name]) for name in _SIZES if environ.get(name, "").isdigit()]
     launched = bool(sizes) or any(name in environ for name in _LAUNCHED)
-    by_variables = all(environ.get(name) for name in _TORCHRUN)
-    if by_variables and ("TORCHELASTIC_RUN_ID" in environ or not launched):  # torchrun itself may be started by srun
-        size = int(environ["WORLD_SIZE"])
+    own = "TORCHELASTIC_RUN_ID" in environ or not launched  # torchrun itself may be started by srun
+    if own and (size := _size_by_variables(environ)):
         return Launch("torchrun" if size > 1 else "alone", size)
     if not launched:
         return Launch("alone", 1)
@@ -71,6 +73,26 @@ def launch(environ: Mapping[str, str]) -> Launch:
         sizes = [int(environ.get("SLURM_STEP_NUM_TASKS") or environ.get("SLURM_NTASKS") or 0)]
     size = sizes[0] if sizes else 0
     return Launch("alone" if size == 1 else "mpi", size)
+
+
+def _size_by_variables(environ: Mapping[str, str]) -> int:
+    """The number of ranks that the variables of torchrun tell; 0 where they are those of no job.
+
+    Raises:
+        CommunicationError: they tell of several ranks, but not where these meet: each would train alone.
+    """
+    rank, size = environ.get("RANK", ""), environ.get("WORLD_SIZE", "")
+    if not (rank and size):
+        return 0
+    if not (rank.isdigit() and size.isdigit()):
+        raise CommunicationError(with_user_location(f"RANK={rank} and WORLD_SIZE={size} are no numbers"))
+    if missing := [name for name in _TORCHRUN if not environ.get(name)]:
+        if int(size) <= 1:
+            return 0
+        message = f"RANK={rank} and WORLD_SIZE={size} tell of several ranks, and {' and '.join(missing)} are not set"
+        help = "gluongraph run or torchrun sets all of them; unset RANK and WORLD_SIZE for one process"
+        raise CommunicationError(with_user_location(message, help=help))
+    return int(size)
 
 
 _world: Communicator | None = None

@@ -300,6 +300,19 @@ def test_what_makes_no_sense_is_refused(words: list[str], said: str, capsys: pyt
     assert refused(*words, capsys=capsys) == said
 
 
+@needs_mpi
+def test_a_rank_that_ends_long_before_the_others_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from gluongraph.distributed import launcher
+
+    monkeypatch.setattr(launcher, "_ALONE", 0.5)
+    script = tmp_path / "script.py"
+    script.write_text("import os, time\ntime.sleep(0 if os.environ['OMPI_COMM_WORLD_RANK'] == '1' else 3)\n")
+    assert main(["run", "-n", "2", str(script)]) == 0
+    assert "rank 1 has ended with exit code 0, and is no longer there for rank 0" in capfd.readouterr().err
+
+
 def test_a_script_after_two_dashes(monkeypatch: pytest.MonkeyPatch) -> None:
     from gluongraph.distributed import launcher
 

@@ -49,11 +49,25 @@ def without_launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ({**TORCHRUN, "WORLD_SIZE": "1"}, Launch("alone", 1)),
         ({**TORCHRUN, "OMPI_COMM_WORLD_SIZE": "2"}, Launch("mpi", 2)),  # a program's own variables under mpiexec
         ({**TORCHRUN, **SRUN, "PMI_RANK": "0", "TORCHELASTIC_RUN_ID": "none"}, Launch("torchrun", 4)),  # srun torchrun
-        ({"RANK": "1", "WORLD_SIZE": "4"}, Launch("alone", 1)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, Launch("alone", 1)),
+        ({"WORLD_SIZE": "4"}, Launch("alone", 1)),
     ],
 )
 def test_launchers(variables: Mapping[str, str], expected: Launch) -> None:
     assert launch(variables) == expected
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"RANK": "1", "WORLD_SIZE": "4"}, "MASTER_ADDR and MASTER_PORT are not set"),
+        ({**TORCHRUN, "MASTER_PORT": ""}, "MASTER_PORT are not set"),
+        ({**TORCHRUN, "WORLD_SIZE": "four"}, "WORLD_SIZE=four are no numbers"),
+    ],
+)
+def test_variables_that_lead_nowhere(variables: Mapping[str, str], said: str) -> None:
+    with pytest.raises(CommunicationError, match=said):
+        launch(variables)
 
 
 def test_a_process_alone_is_a_world() -> None:
