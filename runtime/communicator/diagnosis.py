@@ -122,9 +122,14 @@ class Diagnosis:
         return None
 
     def _waits_for_ended(self, now: float) -> Fault | None:
-        """A rank has come to the end of its program, others wait in a collective that it does not enter."""
+        """A rank has come to the end of its program, others wait in a collective that it does not enter.
+
+        They have to have said so for as long: the last report of one that was stopped meanwhile is an old one.
+        """
         for rank in self._finished():
-            if now - rank.since >= ENDED_WAIT and self._waiting_for(rank, now, ENDED_WAIT):
+            if now - rank.since < ENDED_WAIT:
+                continue
+            if any(each.heard - each.since >= ENDED_WAIT for each in self._waiting_for(rank, now, ENDED_WAIT)):
                 return Fault(f"rank {rank.name} ended while {_doing(self._waiting_for(rank, now, at_least=0))}")
         return None
 

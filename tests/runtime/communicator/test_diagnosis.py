@@ -73,6 +73,17 @@ def test_what_is_no_fault(reports: tuple[Report, ...]) -> None:
         assert look(found, reports, time) is None
 
 
+def test_the_old_report_of_a_stopped_rank_is_not_believed() -> None:
+    """It was in a collective when it was stopped, which the others have left."""
+    found = job(ENDED, waits())
+    for time in (ENDED_WAIT, SILENCE):
+        found.hear(0, ENDED, time)
+        assert found.fault(time) is None
+    found.trouble(1, "stopped")
+    fault = found.fault(SILENCE)
+    assert fault is not None and fault.message.startswith("rank 1 is stopped (SIGSTOP)") and fault.lost == 1
+
+
 def test_a_busy_rank_is_named_once() -> None:
     reports = waits(), BUSY, waits()
     found = job(*reports)
