@@ -6,21 +6,21 @@ Ranks that share two cores with another test take up to eight times as long, sin
 from __future__ import annotations
 
 import fcntl
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 # Files that all workers lock; none where there is one process. The locks are those of a process (lockf): a lock of an
 # open file (flock) would outlive a worker that crashes, in each process that it has forked, and all others would wait.
-_files: dict[str, IO[str]] = {}
+_files: dict[str, int] = {}
 _is_in_test = False
 
 
 def connect(folder: Path) -> None:
     """Say which folder the workers of this run have in common."""
-    _files.update((name, (folder / f"{name}.lock").open("a+")) for name in ("gate", "room"))
+    _files.update((name, os.open(folder / f"{name}.lock", os.O_RDWR | os.O_CREAT)) for name in ("gate", "room"))
 
 
 def _lock(how: int) -> None:
