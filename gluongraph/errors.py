@@ -112,16 +112,16 @@ def is_own_file(filename: str) -> bool:
 
 
 @functools.cache
-def is_torch_file(filename: str) -> bool:
-    """Is this a file of PyTorch's, which calls back what its users give it (a closure, a hook)?"""
-    module = getattr(sys.modules.get("torch"), "__file__", None)
-    return module is not None and filename.startswith(module.removesuffix("__init__.py"))
+def is_library_file(filename: str) -> bool:
+    """Is this a file of gluongraph's, or of PyTorch's, which calls back what it is given (a closure, a hook)?"""
+    torch = getattr(sys.modules.get("torch"), "__file__", None)
+    return is_own_file(filename) or (torch is not None and filename.startswith(torch.removesuffix("__init__.py")))
 
 
 def user_origin(scope: str = "") -> Origin:
     """The first frame of a user's, counted from the caller upwards."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (is_own_file(frame.f_code.co_filename) or is_torch_file(frame.f_code.co_filename)):
+    while frame is not None and is_library_file(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return Origin("", 0, scope)
@@ -129,9 +129,9 @@ def user_origin(scope: str = "") -> Origin:
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """A warning of the user's line: of the first frame outside gluongraph."""
+    """A warning of the user's line: of the first frame that is a user's."""
     level, frame = 1, sys._getframe()
-    while frame.f_back is not None and is_own_file(frame.f_code.co_filename):
+    while frame.f_back is not None and is_library_file(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import faulthandler
+import importlib
 import os
 import pathlib
 import random
@@ -128,7 +129,7 @@ def seeded() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def crashes(request: pytest.FixtureRequest) -> None:
     """A crash tells what Python was at. TVM, when it is loaded, replaces pytest's handler by one for C++ alone."""
-    import tvm  # noqa: F401
+    importlib.import_module("tvm")
 
     with request.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
         stderr = os.fdopen(os.dup(2), "w")  # that of the process, not what a test captures

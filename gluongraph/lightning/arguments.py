@@ -44,15 +44,15 @@ _REFUSED_STRATEGIES = {
 }
 
 
-P = ParamSpec("P")
+_P = ParamSpec("_P")
 
 
-def checks_names(init: Callable[P, None]) -> Callable[P, None]:
+def checks_names(init: Callable[_P, None]) -> Callable[_P, None]:
     """A constructor that names the nearest argument where one is given that it has not."""
     known = [name for name in inspect.signature(init).parameters if name != "self"]
 
     @functools.wraps(init)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> None:
+    def checked(*args: _P.args, **kwargs: _P.kwargs) -> None:
         for name in kwargs:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)

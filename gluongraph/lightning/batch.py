@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -138,8 +139,10 @@ def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:
         parts = [map_leaves(function, each) for each in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in dataclasses.fields(value)]
-        return type(value)(**{name: map_leaves(function, getattr(value, name)) for name in names})
+        made = copy.copy(value)  # its constructor may take other arguments than its fields
+        for field in dataclasses.fields(value):
+            object.__setattr__(made, field.name, map_leaves(function, getattr(value, field.name)))
+        return made
     return function(value)
 
 

@@ -61,7 +61,7 @@ class LoaderSource:
         trainer = self.trainer
         passes = trainer.max_epochs != 1
         loader = as_training_loader(self._request("train"))
-        parts = loader.flattened if isinstance(loader, CombinedLoader) else [loader]
+        parts = _flat([loader])
         for part in parts:
             check_loader(part, "train_dataloaders", passes)
         made = [self._prepared(part, "train") for part in parts]
@@ -89,7 +89,7 @@ class LoaderSource:
             shuffle = sampling.is_shuffled(loader)
             loader = sampling.by_rank(loader, trainer.world_size, trainer.global_rank, shuffle, pad=kind != "predict")
         sampling.seed_workers(loader, trainer.global_rank)
-        self._read.update(each for each in flat([loader]) if is_torch_loader(each))
+        self._read.update(each for each in _flat([loader]) if is_torch_loader(each))
         return loader
 
     # -- where the training's loader is
@@ -112,7 +112,7 @@ class LoaderSource:
 
     def _validated(self) -> list[Any]:
         """The loaders of the validation within a training. That of a first one starts workers, which draws a seed."""
-        return flat(self.trainer.validate_loop.loaders or ())
+        return _flat(self.trainer.validate_loop.loaders or ())
 
     def load(self, state: Any) -> None:
         """Go on from there, in the next epoch that is begun."""
@@ -131,6 +131,6 @@ class LoaderSource:
             end_workers(loader)
 
 
-def flat(loaders: Iterable[Any]) -> list[Any]:
+def _flat(loaders: Iterable[Any]) -> list[Any]:
     """The loaders, and in place of a combined one those in it."""
     return [part for each in loaders for part in (each.flattened if isinstance(each, CombinedLoader) else [each])]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gluongraph.errors import warn, with_user_location
+from gluongraph.errors import MXNetError, warn, with_user_location
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.host.interrupts import import_whole
@@ -467,7 +467,9 @@ def _number(name: str, value: Any) -> float:
     """A value as a number."""
     try:
         return float(value.asscalar() if hasattr(value, "asscalar") else value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, MXNetError) and not isinstance(error, ValueError):  # what the value was computed by failed
+            raise
         raise not_loggable(name, value) from None
 
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from gluongraph.errors import is_own_file, is_torch_file
+from gluongraph.errors import is_library_file
 
 INNERMOST = 3  # frames of the user's functions that are kept for each node of a program
 # PyTorch's reads the lengths while it is traced: an operator without a body, whose meaning the table has.
@@ -64,7 +64,7 @@ def _users_frames(tracer: Any, frames: traceback.StackSummary) -> traceback.Stac
 
 def is_users_file(name: str) -> bool:
     """Is this a file, and neither gluongraph's nor PyTorch's?"""
-    return not (name.startswith("<") or is_own_file(name) or is_torch_file(name))
+    return not (name.startswith("<") or is_library_file(name))
 
 
 def _ctc_loss(torch: Any) -> Any:

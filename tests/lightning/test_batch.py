@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gluongraph import nd
-from gluongraph.lightning.batch import batch_size_of, cast_floats, flatten, to_user, unflatten
+from gluongraph.lightning.batch import batch_size_of, cast_floats, flatten, map_leaves, to_user, unflatten
 
 Pair = namedtuple("Pair", "x y")
 
@@ -64,3 +64,13 @@ def test_tensors_share_their_memory() -> None:
     assert flatten(torch.zeros(2, dtype=torch.bfloat16))[0][0].dtype.name == "bfloat16"
     back = to_user({"loss": nd.ones((2,)), "rest": [nd.zeros(())]}, torch=True)
     assert isinstance(back["loss"], torch.Tensor) and back["rest"][0].shape == ()
+
+
+def test_dataclasses_are_mapped_whatever_their_constructor_takes() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Pair:
+        first: int
+        second: int = dataclasses.field(init=False, default=2)
+
+    made = map_leaves(lambda leaf: leaf * 10, {"pair": Pair(1)})["pair"]
+    assert (made.first, made.second) == (10, 20)

@@ -13,7 +13,8 @@ from gluongraph.errors import warn
 
 F = TypeVar("F", bound=Callable[..., Any])
 log = logging.getLogger("gluongraph.lightning")
-log.setLevel(logging.INFO)
+if log.level == logging.NOTSET:  # the program may have chosen a level before
+    log.setLevel(logging.INFO)
 _RANKS = ("RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
 
 

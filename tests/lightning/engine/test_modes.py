@@ -165,8 +165,8 @@ def test_torch_steps_that_keep_arrays_are_refused_and_put_back() -> None:
     assert len(model.kept) == 6
 
 
-def linear(torch: Any) -> Any:
-    """A module of one layer, to which a training_step is to be added."""
+def linear(torch: Any, **methods: Any) -> Any:
+    """A module of one layer, with these methods, or to which a training_step is to be added."""
 
     class Linear(L.LightningModule):
         def __init__(self) -> None:
@@ -176,6 +176,8 @@ def linear(torch: Any) -> Any:
         def configure_optimizers(self) -> Any:
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
+    for name, method in methods.items():
+        setattr(Linear, name, method)
     return Linear
 
 
@@ -209,13 +211,13 @@ def test_classes_out_of_range_are_refused_with_the_line() -> None:
 def test_what_is_wrong_in_a_torch_step_is_said_as_in_gluons() -> None:
     torch = pytest.importorskip("torch")
 
-    class Logs(linear(torch)):  # type: ignore[misc]
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            self.log("output", self.layer(batch[0]))
-            return self.layer(batch[0]).sum()
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        self.log("output", self.layer(batch[0]))
+        return self.layer(batch[0]).sum()
 
+    model = linear(torch, training_step=training_step)()
     with pytest.raises(MXNetError, match=r"(?s)has one element, not \(4, 3\).*help: value.mean\(\)"):
-        L.Trainer(max_epochs=1, **QUIET).fit(Logs(), [(torch.ones(4, 6),)] * 2)
+        L.Trainer(max_epochs=1, **QUIET).fit(model, [(torch.ones(4, 6),)] * 2)
 
 
 @pytest.mark.filterwarnings("ignore:validation_step is not compiled")
@@ -224,69 +226,53 @@ def test_objects_of_torchmetrics_are_refused_with_the_way_out(kind: str) -> None
     torch = pytest.importorskip("torch")
     torchmetrics = pytest.importorskip("torchmetrics")
 
-    class Logs(linear(torch)):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.error = torchmetrics.MeanSquaredError()
+    def plain(self: Any, batch: Any, batch_idx: int) -> Any:
+        return self.layer(batch[0]).sum()
 
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            return self.layer(batch[0]).sum()
-
-        def validation_step(self, batch: Any, batch_idx: int) -> None:
-            pass
-
-    def step(self: Any, batch: Any, batch_idx: int) -> Any:
+    def logs(self: Any, batch: Any, batch_idx: int) -> Any:
         self.log("error", self.error)
         return self.layer(batch[0]).sum()
 
-    setattr(Logs, kind, step)
+    model = linear(torch, **{"training_step": plain, "validation_step": plain, kind: logs})()
+    model.error = torchmetrics.MeanSquaredError()
     batches = [(torch.ones(4, 6),)] * 2
     with pytest.raises(MXNetError, match=r"(?s)MeanSquaredError keeps what it has seen.*torchmetrics\.functional"):
-        L.Trainer(max_epochs=1, **QUIET).fit(Logs(), batches, batches)
+        L.Trainer(max_epochs=1, **QUIET).fit(model, batches, batches)
 
 
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("layers", ["gluon", "torch"])
 def test_a_loss_is_one_number(layers: str, eager: bool) -> None:
-    if layers == "torch":
-        torch = pytest.importorskip("torch")
-
     class Gluon(Plain):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             return self.loss(self.net(batch[0]), batch[1])
 
-    def of_torch() -> Any:
-        class Torch(linear(torch)):  # type: ignore[misc]
-            def training_step(self, batch: Any, batch_idx: int) -> Any:
-                return self.layer(batch[0]).sum(1)
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        return self.layer(batch[0]).sum(1)
 
-        return Torch()
-
-    with pytest.raises(
-        L.MisconfigurationException, match=r"(?s)loss of shape \(8,\).*test_modes.py.*return loss.mean\(\)"
-    ):
-        L.Trainer(max_epochs=1, eager=eager, **QUIET).fit(Gluon() if layers == "gluon" else of_torch(), loader(8))
+    if layers == "gluon":
+        model: Any = Gluon()
+    else:
+        model = linear(pytest.importorskip("torch"), training_step=training_step)()
+    said = r"(?s)loss of shape \(8,\).*test_modes.py.*return loss.mean\(\)"
+    with pytest.raises(L.MisconfigurationException, match=said):
+        L.Trainer(max_epochs=1, eager=eager, **QUIET).fit(model, loader(8))
 
 
 def test_arrays_are_tensors_for_torch_modules_that_run_eagerly() -> None:
     torch = pytest.importorskip("torch")
 
-    class Manual(linear(torch)):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.automatic_optimization = False
-            self.seen: list[Any] = []
-
-        def training_step(self, batch: Any, batch_idx: int) -> None:
-            self.seen.append(batch)
-            self.optimizers().zero_grad()
-            self.manual_backward(torch.nn.functional.cross_entropy(self.layer(batch["x"]), batch["y"].long()))
-            self.optimizers().step()
+    def training_step(self: Any, batch: Any, batch_idx: int) -> None:
+        self.seen = batch
+        self.optimizers().zero_grad()
+        self.manual_backward(torch.nn.functional.cross_entropy(self.layer(batch["x"]), batch["y"].long()))
+        self.optimizers().step()
 
     x, y = data()
-    model, own = Manual(), torch.ones(8)
+    model, own = linear(torch, training_step=training_step)(), torch.ones(8)
+    model.automatic_optimization = False
     batch = {"x": x[:8], "y": y[:8], "own": own, "name": "first", "scale": np.float32(2)}
     L.Trainer(max_epochs=1, **QUIET).fit(model, [batch])
-    (seen,) = model.seen
+    seen = model.seen
     assert torch.is_tensor(seen["x"]) and np.array_equal(seen["y"], y[:8]) and seen["scale"].shape == ()
     assert seen["own"] is own and seen["name"] == "first"
