@@ -23,6 +23,8 @@ from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.batch import as_array, to_user
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hparams import Hyperparameters, _is_plain
+from gluongraph.lightning.metric_objects import metrics_of
+from gluongraph.lightning.metric_states import metric_states, put_metric_states
 from gluongraph.ndarray import NDArray
 from gluongraph.runtime import checkpoint as disk
 from gluongraph.runtime.checkpoint import Content
@@ -170,7 +172,11 @@ def _told(trainer: Any, weights_only: bool) -> tuple[dict[str, Any], dict[str, A
             "loops": {"counters": trainer.counters.state(), "loader": trainer.data.state() if trainer.data else None},
             "callbacks": {c.state_key: told for c in trainer.callbacks if (told := c.state_dict())},
             "lr_schedulers": [scheduler_state(c.scheduler) for c in trainer.lr_scheduler_configs],
-            "metrics": {"train": trainer.metric_log.stores["train"].state(), "kept": trainer.metric_log.kept},
+            "metrics": {
+                "train": trainer.metric_log.stores["train"].state(metrics_of(module)),
+                "kept": trainer.metric_log.kept,
+                "objects": metric_states(module) if trainer.is_torch else {},
+            },
         }
         trainer.hooks.call_callbacks("on_save_checkpoint", checkpoint)
     module.on_save_checkpoint(checkpoint)
@@ -277,7 +283,9 @@ def load_training(trainer: Any, content: Content) -> None:
     for config, told in zip(trainer.lr_scheduler_configs, checkpoint["lr_schedulers"], strict=False):
         load_scheduler(config.scheduler, told)
     ended = checkpoint["loops"]["counters"]["due"] == "epoch_end"  # whose values are no part of the next epoch
-    trainer.metric_log.stores["train"].load([] if ended else checkpoint["metrics"]["train"])
+    module = trainer.lightning_module
+    trainer.metric_log.stores["train"].load([] if ended else checkpoint["metrics"]["train"], metrics_of(module))
+    put_metric_states(module, {} if ended else checkpoint["metrics"].get("objects", {}), trainer.global_rank)
     trainer.metric_log.kept = checkpoint["metrics"]["kept"]
 
 

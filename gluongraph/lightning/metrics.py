@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import numpy as np
 from gluongraph import nd
 from gluongraph.eager.tape import STATE
 from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.metric_objects import computed_alone, is_metric, number_of
 from gluongraph.ndarray import NDArray
 
 REDUCTIONS = ("mean", "sum", "max", "min")
@@ -53,6 +54,18 @@ class Logged:
         if self.on_step and self.on_epoch:
             name += "_step" if on_step else "_epoch"
         return name + self.full_name[len(self.name) :]
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A logged value that comes of torchmetrics: `source` is a metric, or what one gives for a batch.
+
+    With `whole` it is a dict, each value of which is logged under its own name.
+    """
+
+    logged: Logged
+    source: Any
+    whole: bool = False
 
 
 def reduction_of(given: Any) -> str:
@@ -152,6 +165,10 @@ class Entry:
         """Is there a value since the last reset?"""
         return self.live or any(not accumulator.fresh for accumulator, _ in self.held)
 
+    def seen(self, on_step: bool) -> bool:
+        """Is there a value for those who look after a step, or at the epoch?"""
+        return self.valid and (self.logged.on_step if on_step else self.logged.on_epoch)
+
     def of_step(self) -> float:
         """The last value."""
         newest = max((pair for pair in self.held if not pair[0].fresh), key=lambda p: p[0].runs, default=None)
@@ -179,6 +196,68 @@ class Entry:
         """Begin anew."""
         self.total, self.weight, self.high, self.low = 0.0, 0.0, -math.inf, math.inf
         self.live, self.synced = False, None
+
+    def state(self, names: Mapping[int, str]) -> dict[str, Any]:
+        """Its numbers since the last reset, for a checkpoint; `names` are those of torchmetrics' objects, by id."""
+        total, weight = self.parts()
+        bound = self.logged.reduce_fx in ("max", "min")
+        return {"last": self.of_step(), "total": total, "weight": weight, "bound": bound}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from the numbers of a checkpoint."""
+        self.live, self.last = True, state["last"]
+        if state["bound"]:
+            self.high = self.low = state["total"]
+        else:
+            self.total, self.weight = state["total"], state["weight"]
+
+
+@dataclass
+class MetricEntry(Entry):
+    """A logged object of torchmetrics: it keeps what it has seen, and its values are what it says."""
+
+    metric: Any = None
+    of_batch: float | None = None  # what it gave for the last batch; None where it was only updated
+
+    def observe(self) -> None:
+        """It has seen a batch."""
+        self.live, self.synced = True, None
+        given = getattr(self.metric, "_forward_cache", None)
+        self.of_batch = None
+        if self.logged.on_step and given is not None:
+            self.of_batch = number_of(self.logged.name, self.metric, given)
+
+    def seen(self, on_step: bool) -> bool:
+        """Is there a value for those who look after a step, or at the epoch?"""
+        return super().seen(on_step) and not (on_step and self.of_batch is None)
+
+    def of_step(self) -> float:
+        """What it gave for the last batch."""
+        return math.nan if self.of_batch is None else self.of_batch
+
+    def of_epoch(self) -> float:
+        """What it has computed of all batches so far; on several ranks of this rank's, until they have synchronized."""
+        if self.synced is None:
+            self.synced = number_of(self.logged.name, self.metric, computed_alone(self.metric))
+        return self.synced
+
+    def synchronize(self) -> None:
+        """What it computes of the batches of all ranks, which call this together."""
+        self.synced = number_of(self.logged.name, self.metric, self.metric.compute())
+
+    def reset(self) -> None:
+        """Begin anew."""
+        if self.live:
+            self.metric.reset()
+        self.live, self.synced, self.of_batch = False, None, None
+
+    def state(self, names: Mapping[int, str]) -> dict[str, Any]:
+        """The name of the metric, whose own state is saved with the module."""
+        return {"metric": names[id(self.metric)], "of_batch": self.of_batch}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.live, self.of_batch = True, state["of_batch"]
 
 
 Metrics = dict[str, dict[str, float]]
@@ -213,9 +292,29 @@ class Store:
         self._runs += 1
         accumulator.runs = self._runs
 
-    def _entry(self, logged: Logged) -> Entry:
-        found = self.entries.setdefault(logged.key, Entry(logged))
-        if found.logged != logged:
+    def observe(self, observed: Iterable[Observed], results: Sequence[Any], batch_size: int) -> None:
+        """Log what objects of torchmetrics have given for a batch: `results` are those of the calls of its step."""
+        for each in observed:
+            if is_metric(each.source):
+                self.log_metric(each.logged, each.source)
+                continue
+            given = each.source.of(results)
+            if not each.whole:
+                self.log(each.logged, number_of(each.logged.name, each.source.metric, given), batch_size)
+                continue
+            for name, value in given.items():
+                self.log(replace(each.logged, name=name), number_of(name, each.source.metric, value), batch_size)
+
+    def log_metric(self, logged: Logged, metric: Any) -> None:
+        """Log an object of torchmetrics, which has seen a batch."""
+        entry = self._entry(logged, metric)
+        assert isinstance(entry, MetricEntry)
+        entry.observe()
+
+    def _entry(self, logged: Logged, metric: Any = None) -> Entry:
+        made = Entry(logged) if metric is None else MetricEntry(logged, metric=metric)
+        found = self.entries.setdefault(logged.key, made)
+        if found.logged != logged or getattr(found, "metric", None) is not metric:
             message = f"self.log({logged.name!r}, ...) is called twice in {logged.fx} with different arguments"
             raise misconfigured(message, help="log it once, or under two names")
         return found
@@ -225,8 +324,7 @@ class Store:
         made: Metrics = {"callback": {}, "log": {}, "pbar": {}}
         for entry in list(self.entries.values()):
             logged = entry.logged
-            wanted = logged.on_step if on_step else logged.on_epoch
-            if not wanted or not entry.valid or logged.dataloader_idx != self.dataloader_idx:
+            if not entry.seen(on_step) or logged.dataloader_idx != self.dataloader_idx:
                 continue
             value = entry.of_step() if on_step else entry.of_epoch()
             forked = logged.forked_name(on_step)
@@ -246,8 +344,12 @@ class Store:
     def synchronize(self, reduce: Callable[[list[float], str], list[float]], agree: Callable[[str], None]) -> None:
         """Reduce the values of the epoch that are logged with sync_dist over all ranks, as one vector each for sums and
         maxima. All ranks call this; `agree` compares what they log."""
-        entries = [e for e in self.entries.values() if e.logged.sync_dist and e.logged.on_epoch and e.valid]
-        agree("; ".join(sorted(f"{e.logged.full_name} {e.logged.reduce_fx}" for e in entries)))
+        found = [e for e in self.entries.values() if e.logged.on_epoch and e.valid]
+        metrics = [e for e in found if isinstance(e, MetricEntry)]
+        entries = [e for e in found if e.logged.sync_dist and not isinstance(e, MetricEntry)]
+        agree("; ".join(sorted(f"{e.logged.full_name} {e.logged.reduce_fx}" for e in [*entries, *metrics])))
+        for each in sorted(metrics, key=lambda e: (e.logged.full_name, e.logged.fx)):
+            each.synchronize()
         entries.sort(key=lambda e: (e.logged.full_name, e.logged.fx))
         sums = [e for e in entries if e.logged.reduce_fx in ("mean", "sum")]
         parts = reduce([number for e in sums for number in e.parts()], "sum")
@@ -255,8 +357,8 @@ class Store:
             total, weight = parts[2 * number : 2 * number + 2]
             entry.synced = total / weight if entry.logged.reduce_fx == "mean" and weight else total
         for name in ("max", "min"):
-            found = [e for e in entries if e.logged.reduce_fx == name]
-            for entry, value in zip(found, reduce([e.parts()[0] for e in found], name), strict=True):
+            bounds = [e for e in entries if e.logged.reduce_fx == name]
+            for entry, value in zip(bounds, reduce([e.parts()[0] for e in bounds], name), strict=True):
                 entry.synced = value
 
     def reset(self) -> None:
@@ -268,26 +370,16 @@ class Store:
 
     # -- checkpoints
 
-    def state(self) -> list[dict[str, Any]]:
-        """All values since the last reset, for a checkpoint."""
-        made = []
-        for entry in self.entries.values():
-            if entry.valid:
-                total, weight = entry.parts()
-                bound = entry.logged.reduce_fx in ("max", "min")
-                made.append(
-                    {"logged": vars(entry.logged).copy(), "last": entry.of_step(), "total": total}
-                    | {"weight": weight, "bound": bound}
-                )
-        return made
+    def state(self, metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """All values since the last reset, for a checkpoint; `metrics` are the module's objects of torchmetrics."""
+        names = {id(metric): name for name, metric in metrics.items()}
+        return [
+            {"logged": vars(entry.logged).copy()} | entry.state(names) for entry in self.entries.values() if entry.valid
+        ]
 
-    def load(self, state: Iterable[Mapping[str, Any]]) -> None:
+    def load(self, state: Iterable[Mapping[str, Any]], metrics: Mapping[str, Any]) -> None:
         """Go on from the values of a checkpoint."""
         self.reset()
         for each in state:
-            entry = self._entry(Logged(**each["logged"]))
-            entry.live, entry.last = True, each["last"]
-            if each["bound"]:
-                entry.high = entry.low = each["total"]
-            else:
-                entry.total, entry.weight = each["total"], each["weight"]
+            metric = metrics[each["metric"]] if "metric" in each else None
+            self._entry(Logged(**each["logged"]), metric).load(each)

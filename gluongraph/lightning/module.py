@@ -13,6 +13,7 @@ from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hooks import DataHooks, ModelHooks
 from gluongraph.lightning.hparams import HyperparametersMixin
+from gluongraph.lightning.metric_objects import BatchValue, is_collection, is_metric, members_of, metrics_of
 from gluongraph.lightning.metrics import Logged, reduction_of
 from gluongraph.lightning.recording import current_recorder, not_loggable
 
@@ -242,7 +243,8 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         samples), or both. In training_step it becomes an output of the compiled program.
 
         Args:
-            value: a number, or an array of one element.
+            value: a number, an array of one element, or a metric of torchmetrics that is an attribute of the module: it
+                gives the values of the batch and of the epoch, and is reset when that ends.
             prog_bar: show it in the progress bar.
             logger: give it to the loggers; by default yes.
             on_step, on_epoch: by default for the step in the training's steps, else for the epoch.
@@ -252,33 +254,55 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
             enable_graph, sync_dist_group, metric_attribute: accepted, and without a meaning here.
 
         Raises:
-            MisconfigurationException: not within a hook that can log; a value that is no number.
+            MisconfigurationException: not within a hook that can log; a value that is no number; a metric that is no
+                attribute of the module.
         """
         if self._trainer is None:
             warn(f"self.log({name!r}, ...) without a Trainer does nothing")
             return
-        logged = self._logged(name, prog_bar, logger, on_step, on_epoch, reduce_fx, sync_dist, batch_size)
-        logged = _with(logged, add_dataloader_idx, rank_zero_only)
-        if isinstance(value, Mapping):
-            message = f"self.log({name!r}, {{...}}): a dict was given; nested dicts cannot be logged"
+        logged = self._logged(
+            name,
+            prog_bar=prog_bar,
+            logger=logger,
+            on_step=on_step,
+            on_epoch=on_epoch,
+            reduce_fx=reduce_fx,
+            sync_dist=sync_dist,
+            add_dataloader_idx=add_dataloader_idx,
+            batch_size=batch_size,
+            rank_zero_only=rank_zero_only,
+        )
+        if isinstance(value, Mapping) or is_collection(value):
+            what = "a dict" if isinstance(value, Mapping) else "a collection of metrics"
+            message = f"self.log({name!r}, ...): {what} was given; log has one value"
             raise misconfigured(message, help="self.log_dict(values)")
+        if is_metric(value) and not any(value is each for each in metrics_of(self).values()):
+            message = f"self.log({name!r}, ...): the {type(value).__name__} is no attribute of {type(self).__name__}"
+            raise misconfigured(message, help="make it an attribute in __init__: self.accuracy = Accuracy(...)")
         recorder = current_recorder()
         if recorder is not None:
             recorder.log(logged, value)
+        elif is_metric(value):
+            self._trainer.metric_log.store.log_metric(logged, value)
         else:
             self._trainer.log_value(logged, _number(name, value))
 
     def _logged(
         self,
         name: str,
-        prog_bar: bool,
-        logger: bool | None,
-        on_step: bool | None,
-        on_epoch: bool | None,
-        reduce_fx: Any,
-        sync_dist: bool,
-        batch_size: int | None,
+        *,
+        prog_bar: bool = False,
+        logger: bool | None = None,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: Any = "mean",
+        sync_dist: bool = False,
+        add_dataloader_idx: bool = True,
+        batch_size: int | None = None,
+        rank_zero_only: bool = False,
+        **unused: Any,
     ) -> Logged:
+        """How a value of this hook is logged, by the arguments of `log`."""
         recorder = current_recorder()
         fx = recorder.fx if recorder is not None else self._current_fx
         if fx in _STEP_HOOKS:
@@ -311,13 +335,21 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
             on_epoch=epoch,
             reduce_fx=reduction_of(reduce_fx),
             sync_dist=sync_dist,
+            add_dataloader_idx=add_dataloader_idx,
             batch_size=batch_size,
+            rank_zero_only=rank_zero_only,
             dataloader_idx=self.trainer.dataloader_idx,
         )
 
     def log_dict(self, dictionary: Mapping[str, Any], **how: Any) -> None:
-        """Log each value of a dict under its key; `how` are the other arguments of `log`."""
-        for name, value in dictionary.items():
+        """Log each value of a dict under its key, or each metric of a collection of torchmetrics; `how` are the other
+        arguments of `log`."""
+        recorder = current_recorder()
+        if isinstance(dictionary, BatchValue) and recorder is not None and self._trainer is not None:
+            recorder.log(self._logged("", **how), dictionary, whole=True)  # its names are known when the step has run
+            return
+        named = members_of(dictionary) if is_collection(dictionary) else dictionary
+        for name, value in named.items():
             self.log(name, value, **how)
 
     def print(self, *args: Any, **kwargs: Any) -> None:
@@ -454,13 +486,6 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
 def self_strict(cls: type[LightningModule], strict: bool | None) -> bool:
     """Must all weights be there?"""
     return cls.strict_loading if strict is None else strict
-
-
-def _with(logged: Logged, add_dataloader_idx: bool, rank_zero_only: bool) -> Logged:
-    """The description with two more arguments of `log`."""
-    import dataclasses
-
-    return dataclasses.replace(logged, add_dataloader_idx=add_dataloader_idx, rank_zero_only=rank_zero_only)
 
 
 def _number(name: str, value: Any) -> float:

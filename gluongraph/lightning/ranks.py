@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -98,6 +99,16 @@ class Ranks:
         host = np.ascontiguousarray(data if array is None else array.asnumpy() if isinstance(array, NDArray) else array)
         made = self.gather_arrays(host)
         return to_user(NDArray(made), torch)
+
+    def gather_unequal(self, host: Array) -> list[Array]:
+        """The arrays of all ranks, in order, which may be of different shapes and dtypes."""
+        told = [each.split(";") for each in self.gather(f"{host.dtype.str};{','.join(map(str, host.shape))}")]
+        types = [(np.dtype(dtype), tuple([int(n) for n in shape.split(",") if n])) for dtype, shape in told]
+        sizes = [dtype.itemsize * math.prod(shape) for dtype, shape in types]
+        padded = np.zeros(max(sizes), np.uint8)
+        padded[: host.nbytes] = np.ascontiguousarray(host).reshape(-1).view(np.uint8)
+        all = self.gather_arrays(padded)
+        return [all[rank, : sizes[rank]].copy().view(dtype).reshape(shape) for rank, (dtype, shape) in enumerate(types)]
 
     def gather_arrays(self, host: Array) -> Array:
         """The arrays of all ranks, all of one shape, along a new first axis."""

@@ -9,27 +9,41 @@ from typing import Any
 
 from gluongraph.errors import TraceError, warn, with_user_location
 from gluongraph.lightning.errors import MisconfigurationException, misconfigured
-from gluongraph.lightning.metrics import Logged
+from gluongraph.lightning.metric_objects import BatchValue, MetricCalls, is_metric
+from gluongraph.lightning.metrics import Logged, Observed
 
 _LOCAL = threading.local()
 
 
 class Recorder:
-    """The values that one traced step logs, in order."""
+    """The values that one traced step logs, in order: `values` are arrays of the program, `observed` what objects of
+    torchmetrics give by `calls` when it has run."""
 
     def __init__(self, fx: str) -> None:
         self.fx = fx
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
         self.logged: list[Logged] = []
         self.values: list[Any] = []
+        self.calls = MetricCalls()
+        self.observed: list[Observed] = []
 
-    def log(self, logged: Logged, value: Any) -> None:
-        """Record a value.
+    def log(self, logged: Logged, value: Any, whole: bool = False) -> None:
+        """Record a value; a `whole` one is a dict of values, which torchmetrics gives.
 
         Raises:
             MisconfigurationException: it is no array of one element; or its name is taken in this step.
         """
-        if any(each.key == logged.key for each in self.logged):
+        if whole:
+            self.observed.append(Observed(logged, value, whole))
+            return
+        if any(each.key == logged.key for each in [*self.logged, *(each.logged for each in self.observed)]):
             raise misconfigured(f"self.log({logged.name!r}, ...) is called twice in {self.fx}", help="use two names")
+        if is_metric(value) or isinstance(value, BatchValue):
+            self.observed.append(Observed(logged, value))
+            return
         if isinstance(value, (int, float)):
             warn(
                 f"self.log({logged.name!r}, {value!r}) in {self.fx} logs a number of Python's, which is a constant of"
@@ -48,9 +62,6 @@ class Recorder:
 
 def not_loggable(name: str, value: Any) -> MisconfigurationException:
     """The error of a logged value that is not one number."""
-    if all(callable(getattr(value, method, None)) for method in ("update", "compute", "reset")):
-        message = f"self.log({name!r}, ...): {type(value).__name__} keeps what it has seen; log the value of a batch"
-        return misconfigured(message, help="torchmetrics.functional has the same metric as a function of a batch")
     shape = tuple(getattr(value, "shape", ())) or type(value).__name__
     return misconfigured(f"self.log({name!r}, ...): a logged value has one element, not {shape}", help="value.mean()")
 

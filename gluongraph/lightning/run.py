@@ -15,6 +15,7 @@ from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hook_calls import HookCalls
 from gluongraph.lightning.hooks import TRANSFER_HOOKS, DataHooks, overrides
 from gluongraph.lightning.loader_source import LoaderSource
+from gluongraph.lightning.metric_states import computed_of_all_ranks
 from gluongraph.lightning.module import LightningModule, _is_torch
 from gluongraph.lightning.optimizers import Configured, configured, gluon_trainer
 from gluongraph.lightning.plain import module_of
@@ -80,8 +81,9 @@ class Run:
             trainer.engines = Engines(trainer, module, trainer.is_torch)
             if saved is not None:
                 checkpoints.begin_loading(trainer, saved)
-        results = self._run_stage()
-        self._finish()
+        with computed_of_all_ranks(module, trainer.ranks):
+            results = self._run_stage()
+            self._finish()
         return results
 
     def _attach(self) -> None:

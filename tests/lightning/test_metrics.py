@@ -25,7 +25,7 @@ def test_reductions_in_python(reduce_fx: str) -> None:
     assert found["callback"] == {"a": pytest.approx(EXPECTED[reduce_fx]), "a_epoch": pytest.approx(EXPECTED[reduce_fx])}
     assert store.metrics(on_step=True)["log"] == {"a_step": 2.0}
     again = Store(training=True)
-    again.load(store.state())
+    again.load(store.state({}), {})
     assert again.metrics(False) == found and again.metrics(True) == store.metrics(True)
     store.reset()
     assert not store.metrics(False)["log"] and not store.metrics(True)["log"]

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.lightning.batch import Structure, batch_size_of
-from gluongraph.lightning.engine.steps import Steps, loss_of
+from gluongraph.lightning.batch import Structure, batch_size_of, to_user
+from gluongraph.lightning.engine.steps import Steps, Traced, loss_of
 from gluongraph.lightning.metrics import Accumulator, Store
 from gluongraph.ndarray import NDArray
 from gluongraph.step import TrainStep
@@ -21,7 +21,8 @@ class NoLoss(Exception):
 
 
 class StepFunction:
-    """A step function of a module as a function of arrays, for `mx.compile`: the loss first, then the whole result.
+    """A step function of a module as a function of arrays, for `mx.compile`. It gives its result, and the arrays that
+    objects of torchmetrics take; in a training the loss before these.
 
     What it logs goes to accumulators, which are state of the program. `structure` is that of the batch.
     """
@@ -29,7 +30,7 @@ class StepFunction:
     def __init__(self, steps: Steps, kind: str, store: Store, dataloader_idx: int | None = None):
         self.steps, self.kind, self.store, self.dataloader_idx = steps, kind, store, dataloader_idx
         self.structure: Structure = None
-        self.accumulators: dict[tuple[Structure, tuple[Any, ...]], Accumulator | None] = {}
+        self._logs: dict[tuple[Structure, tuple[Any, ...]], tuple[Accumulator | None, Traced | None]] = {}
         self.__name__ = kind
 
     def __call__(self, *arrays: NDArray) -> Any:
@@ -39,18 +40,24 @@ class StepFunction:
         if traced.logged:
             accumulator = self.store.accumulator(traced.logged)
             accumulator.record(traced.values, batch_size_of(arrays))
-        self.accumulators[structure, tuple([a.shape for a in arrays])] = accumulator
+        measured = traced if traced.calls.calls or traced.observed else None
+        self._logs[structure, tuple([a.shape for a in arrays])] = accumulator, measured
         if self.kind != "training_step":
-            return traced.result
+            return traced.result, traced.arguments
         if (loss := loss_of(traced.result)) is None:
             raise NoLoss
-        return loss, traced.result
+        return loss, traced.result, traced.arguments
 
-    def note(self, arrays: Sequence[Any], structure: Structure) -> None:
-        """The program has run on these arrays: their values have been accumulated."""
-        accumulator = self.accumulators.get((structure, tuple([a.shape for a in arrays])))
+    def note(self, arrays: Sequence[Any], structure: Structure, *arguments: Sequence[Any]) -> None:
+        """The program has run on these arrays, and their values have been accumulated: make the calls of torchmetrics'
+        objects, once for each of the `arguments`."""
+        accumulator, traced = self._logs.get((structure, tuple([a.shape for a in arrays])), (None, None))
         if accumulator is not None:
             self.store.note(accumulator)
+        if traced is not None:
+            for each in arguments:
+                results = traced.calls.make([to_user(array, True) for array in each])
+                self.store.observe(traced.observed, results, batch_size_of(arrays))
 
 
 class FusedEngine:
@@ -83,8 +90,9 @@ class FusedEngine:
             made = self.step.accumulate(*arrays) if accumulate else self.step.single(*arrays)
         except NoLoss:
             return None
-        function.note(arrays, structure)
-        return made  # type: ignore[no-any-return]
+        loss, result, arguments = made
+        function.note(arrays, structure, arguments)
+        return loss, result
 
     def apply(self) -> None:
         """The update by the gradients that have been accumulated."""
@@ -96,9 +104,9 @@ class FusedEngine:
         function = self.function
         if structure != function.structure:
             function.structure = structure
-        made = self.step(*[_stacked(each) for each in zip(*batches, strict=True)])
-        function.note(batches[0], structure)
-        return made  # type: ignore[no-any-return]
+        losses, results, arguments = self.step(*[_stacked(each) for each in zip(*batches, strict=True)])
+        function.note(batches[0], structure, *([each[i] for each in arguments] for i in range(len(batches))))
+        return losses, results
 
 
 class EvaluationEngine:
@@ -117,8 +125,8 @@ class EvaluationEngine:
             step = compile_step(function, **self.options)
             self._known[key] = function, step
         function, step = self._known[key]
-        result = step.predict(*arrays)
-        function.note(arrays, structure)
+        result, arguments = step.predict(*arrays)
+        function.note(arrays, structure, arguments)
         return result
 
 

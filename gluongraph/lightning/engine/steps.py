@@ -11,18 +11,23 @@ from typing import Any, Protocol
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.lightning.batch import Structure
 from gluongraph.lightning.errors import misconfigured
-from gluongraph.lightning.metrics import Logged
+from gluongraph.lightning.metric_objects import MetricCalls
+from gluongraph.lightning.metrics import Logged, Observed
 from gluongraph.lightning.recording import TracedIndex
 from gluongraph.ndarray import NDArray
 
 
 @dataclass
 class Traced:
-    """What a traced step function gives: its result, and the values that it logs."""
+    """What a traced step function gives: its result, the values that it logs, and the calls of torchmetrics' objects
+    that are to be made on `arguments`, with what is logged of them."""
 
     result: Any
     logged: tuple[Logged, ...] = ()
     values: list[NDArray] = field(default_factory=list)
+    calls: MetricCalls = field(default_factory=MetricCalls)
+    observed: tuple[Observed, ...] = ()
+    arguments: list[NDArray] = field(default_factory=list)
 
 
 class Steps(Protocol):

@@ -14,7 +14,7 @@ from gluongraph.gluon.block import HybridBlock
 from gluongraph.host.progress import task
 from gluongraph.lightning.batch import Structure, unflatten
 from gluongraph.lightning.engine.steps import Traced, arguments
-from gluongraph.lightning.metrics import Logged
+from gluongraph.lightning.metric_objects import recorded, refuse_in_result
 from gluongraph.lightning.recording import Recorder, recording
 from gluongraph.ndarray import NDArray
 from gluongraph.torch import export
@@ -31,7 +31,7 @@ class TorchSteps(ModuleBlock):
 
     def __init__(self, module: Any):
         super().__init__(module, share=True)
-        self._programs: dict[Hashable, tuple[Program, tuple[Logged, ...]]] = {}
+        self._programs: dict[Hashable, tuple[Program, Recorder]] = {}
         self._hold([self._canonical[name] for name, _ in module.named_buffers(remove_duplicate=False)])
 
     @property
@@ -45,8 +45,10 @@ class TorchSteps(ModuleBlock):
         key = (kind, bool(STATE.training), structure, types, dataloader_idx)
         if key not in self._programs:
             self._programs[key] = self._export(kind, structure, types, dataloader_idx)
-        result, values = self._run_program(key, arrays)
-        return Traced(result, self._programs[key][1], list(values))
+        result, values, given = self._run_program(key, arrays)
+        recorder = self._programs[key][1]
+        observed = tuple(recorder.observed)
+        return Traced(result, tuple(recorder.logged), list(values), recorder.calls, observed, list(given))
 
     def _program(self, key: Hashable) -> Program:
         return self._programs[key][0]
@@ -57,8 +59,8 @@ class TorchSteps(ModuleBlock):
         structure: Structure,
         types: tuple[tuple[str, tuple[int, ...]], ...],
         dataloader_idx: int | None,
-    ) -> tuple[Program, tuple[Logged, ...]]:
-        """A step function as a program, with what it logs.
+    ) -> tuple[Program, Recorder]:
+        """A step function as a program, with what it logs, and the calls of torchmetrics' objects in it.
 
         Raises:
             ExportError: torch.export cannot trace it, with the line and the way out.
@@ -72,12 +74,13 @@ class TorchSteps(ModuleBlock):
             task(0, f"tracing {self._what}.{kind}"),
             export.mode(self._module, training),
             _unchanged(self._module),
+            recorded(self._module, recorder),
         ):
             exported = export.export(step, examples, {}, None)
         if kept:
             raise _kept_error(kind, kept[0])
         names = {PREFIX + name: own for name, own in self._canonical.items()}
-        return Program(exported, names), tuple(recorder.logged)
+        return Program(exported, names), recorder
 
 
 def _step_module(
@@ -93,14 +96,15 @@ def _step_module(
             self.module = module
 
         def forward(self, *leaves: Any) -> Any:
-            recorder.logged.clear()
-            recorder.values.clear()
+            recorder.clear()
             batch = unflatten(structure, iter(leaves))
             before = _tensors_kept(module)
             with recording(recorder):
                 result = getattr(module, kind)(*arguments(module, kind, batch, dataloader_idx))
+            refuse_in_result(result, kind)
             kept.extend(name for name, held in _tensors_kept(module).items() if held - before.get(name, set()))
-            return result, [value if hasattr(value, "shape") else float(value) for value in _tensors(recorder.values)]
+            values = [value if hasattr(value, "shape") else float(value) for value in _tensors(recorder.values)]
+            return result, values, [each.detach() for each in recorder.calls.tensors]
 
     Step.__name__ = Step.__qualname__ = f"{type(module).__name__}.{kind}"
     return Step()

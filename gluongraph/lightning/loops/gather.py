@@ -42,12 +42,8 @@ def _host(array: Any) -> Array:
 
 def _in_order(arrays: Sequence[Array], ranks: Ranks) -> Array:
     """The samples of all ranks, one of each in turn."""
-    own = np.concatenate(arrays)
-    counts = [int(text) for text in ranks.gather(str(len(own)))]
-    padded = np.zeros((max(counts), *own.shape[1:]), own.dtype)
-    padded[: len(own)] = own
-    all = ranks.gather_arrays(padded)
-    made = np.empty((sum(counts), *own.shape[1:]), own.dtype)
-    for rank, count in enumerate(counts):
-        made[rank :: len(counts)][:count] = all[rank, :count]
+    parts = ranks.gather_unequal(np.concatenate(arrays))
+    made = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+    for rank, part in enumerate(parts):
+        made[rank :: len(parts)][: len(part)] = part
     return made

@@ -220,26 +220,6 @@ def test_what_is_wrong_in_a_torch_step_is_said_as_in_gluons() -> None:
         L.Trainer(max_epochs=1, **QUIET).fit(model, [(torch.ones(4, 6),)] * 2)
 
 
-@pytest.mark.filterwarnings("ignore:validation_step is not compiled")
-@pytest.mark.parametrize("kind", ["training_step", "validation_step"])
-def test_objects_of_torchmetrics_are_refused_with_the_way_out(kind: str) -> None:
-    torch = pytest.importorskip("torch")
-    torchmetrics = pytest.importorskip("torchmetrics")
-
-    def plain(self: Any, batch: Any, batch_idx: int) -> Any:
-        return self.layer(batch[0]).sum()
-
-    def logs(self: Any, batch: Any, batch_idx: int) -> Any:
-        self.log("error", self.error)
-        return self.layer(batch[0]).sum()
-
-    model = linear(torch, **{"training_step": plain, "validation_step": plain, kind: logs})()
-    model.error = torchmetrics.MeanSquaredError()
-    batches = [(torch.ones(4, 6),)] * 2
-    with pytest.raises(MXNetError, match=r"(?s)MeanSquaredError keeps what it has seen.*torchmetrics\.functional"):
-        L.Trainer(max_epochs=1, **QUIET).fit(model, batches, batches)
-
-
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("layers", ["gluon", "torch"])
 def test_a_loss_is_one_number(layers: str, eager: bool) -> None:
