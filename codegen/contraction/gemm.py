@@ -317,9 +317,12 @@ class _Job:
         def pack_transposed(j: Expr, size: int) -> None:
             panel = self._right(slot, begin, j)
             assert panel is not None
-            for v, lanes in enumerate(mk.widths(size, self.lanes)):
-                at = k.bind(j + v * self.lanes, "j")
-                self._along(terms, partial(self._pack_square, panel.at(v * self.lanes), batch, terms, at, lanes))
+
+            def columns(start: Value, lanes: int) -> None:
+                at = k.bind(j + start, "j")
+                self._along(terms, partial(self._pack_square, panel.at(start), batch, terms, at, lanes))
+
+            mk.for_vectors(k, size, self.lanes, columns)
 
         def line(step: Expr, j: Expr, size: int) -> None:
             panel = self._right(slot, begin, j)
