@@ -8,10 +8,12 @@ from typing import Any
 
 from gluongraph import kvstore as kvstores
 from gluongraph.context import Context
-from gluongraph.errors import with_user_location
+from gluongraph.errors import warn, with_user_location
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.kvstore import KVStore, KVStoreBase
 from gluongraph.kvstore.asynchronous import NAMES, AsynchronousStore
+from gluongraph.runtime.communicator.base import CommunicationError
+from gluongraph.runtime.communicator.environment import launch
 
 LARGE = 16 << 20  # elements: a parameter above it makes MXNet's store "local" leave the update to the devices
 
@@ -45,7 +47,20 @@ def chosen_store(wanted: str | KVStoreBase | None, contexts: Sequence[Context]) 
     """The store itself. One context of one process needs none, unless it is given as an object."""
     if not isinstance(wanted, str):
         return wanted
+    if "dist" not in wanted and (count := _processes()) > 1:
+        warn(
+            f"this process is one of {count}, and kvstore={wanted!r} exchanges no gradients with the others: each trains"
+            ' a model of its own. kvstore="dist_sync" trains one, kvstore=None says that this is meant'
+        )
     return None if len(contexts) == 1 and "dist" not in wanted else kvstores.create(wanted)
+
+
+def _processes() -> int:
+    """How many processes a launcher has started for this program, as far as the environment tells."""
+    try:
+        return launch(os.environ).size
+    except CommunicationError:
+        return 1
 
 
 def updates_on(

@@ -475,6 +475,33 @@ class Trainer:
                 *(p.grad_req for p in self._params),
             )
 
+    @serialized
+    def distribute(self, strategy: str | None = None) -> None:
+        """Exchange gradients with the other workers, as with kvstore="dist_sync": for loops that start the workers, as
+        that of `gluongraph.lightning`. A trainer whose store is one of several workers stays as it is.
+
+        >>> from gluongraph import gluon
+        >>> weight = gluon.Parameter("w", shape=(2,), init="ones")
+        >>> weight.initialize()
+        >>> trainer = gluon.Trainer([weight], "sgd")
+        >>> trainer.distribute("zero1")
+        >>> trainer.strategy
+        'zero1'
+
+        Raises:
+            MXNetError: it has made updates, of which the other workers know nothing; or its store is an object.
+            ValueError: no such strategy.
+        """
+        store: Any = self._kvstore_params["kvstore"]
+        if "dist" in (store if isinstance(store, str) else getattr(store, "type", "")):
+            return
+        if isinstance(store, KVStoreBase) or self._optimizer.num_update != self._optimizer.begin_num_update:
+            message = f"the trainer's kvstore, {getattr(store, 'type', store)!r}, exchanges nothing between workers"
+            raise MXNetError(with_user_location(message, help='gluon.Trainer(..., kvstore="dist_sync")'))
+        check_strategy(strategy, "dist_sync")
+        self._kvstore_params["kvstore"], self._strategy = "dist_sync", strategy
+        self._kv_initialized, self._layout = False, ()
+
     def _init_kvstore(self) -> None:
         if self._sharded is not None:
             self._sharded.dissolve()

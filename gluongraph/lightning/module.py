@@ -491,6 +491,7 @@ def self_strict(cls: type[LightningModule], strict: bool | None) -> bool:
 def _number(name: str, value: Any) -> float:
     """A value as a number."""
     try:
+        value = value.detach() if hasattr(value, "detach") else value
         return float(value.asscalar() if hasattr(value, "asscalar") else value)
     except (TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, MXNetError) and not isinstance(error, ValueError):  # what the value was computed by failed

@@ -129,8 +129,12 @@ def _scheduler(given: Any, monitor: str | None, optimizers: list[Any], manual: b
 
 
 def gluon_trainer(optimizers: list[Any], module: Any, how: dict[str, Any]) -> GluonTrainer:
-    """The gluon.Trainer that updates as these optimizers do; `how` are its arguments about ranks."""
+    """The gluon.Trainer that updates as these optimizers do; `how` are its arguments about ranks, if there are
+    several."""
     first = optimizers[0]
+    for each in optimizers:
+        if how and isinstance(each, GluonTrainer):
+            each.distribute(how.get("strategy"))
     if isinstance(first, GluonTrainer):
         return first
     if isinstance(first, Optimizer):

@@ -100,6 +100,17 @@ class Ranks:
         made = self.gather_arrays(host)
         return to_user(NDArray(made), torch)
 
+    def broadcast_array(self, host: Array) -> None:
+        """Replace the array by that of the first rank."""
+        if self.size > 1:
+            self._communicator.broadcast(host)
+
+    def average_array(self, host: Array) -> None:
+        """Replace the array by the mean of those of all ranks."""
+        if self.size > 1:
+            self._communicator.allreduce(host)
+            host /= self.size
+
     def gather_unequal(self, host: Array) -> list[Array]:
         """The arrays of all ranks, in order, which may be of different shapes and dtypes."""
         told = [each.split(";") for each in self.gather(f"{host.dtype.str};{','.join(map(str, host.shape))}")]

@@ -85,3 +85,99 @@ def test_a_program_without_a_file_cannot_start_ranks() -> None:
     program = "import gluongraph.lightning as L; L.Trainer(devices=2)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert done.returncode == 1 and "a program that is no file" in done.stderr
+
+
+EAGER = """
+import os
+import numpy as np
+import torch
+import gluongraph as mx
+import gluongraph.lightning as L
+from gluongraph import gluon
+
+RANKS, KIND, ROOT = {ranks}, {kind!r}, {root!r}
+draw = torch.Generator().manual_seed(1)
+x, z = torch.randn(48, 4, generator=draw), torch.randn(48, 4, generator=draw)
+
+class Gan(L.LightningModule):
+    automatic_optimization = False
+
+    def __init__(self):
+        super().__init__()
+        self.generator, self.judge = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+        if os.environ.get("OMPI_COMM_WORLD_RANK", "0") != "0":
+            torch.nn.init.zeros_(self.judge.weight)  # the first rank's are those of all
+
+    def training_step(self, batch, batch_idx):
+        real, noise = batch
+        for number, optimizer in enumerate(self.optimizers()):
+            self.toggle_optimizer(optimizer)
+            made = self.judge(self.generator(noise))
+            loss = -made.mean() if number == 0 else made.sigmoid().mean() - self.judge(real).sigmoid().mean()
+            optimizer.zero_grad()
+            self.manual_backward(loss)
+            optimizer.step()
+            self.untoggle_optimizer(optimizer)
+            self.log(f"loss{{number}}", loss, on_step=False, on_epoch=True, sync_dist=True)
+
+    def configure_optimizers(self):
+        return [torch.optim.Adam(part.parameters(), 0.05) for part in (self.generator, self.judge)]
+
+class Automatic(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(4, 4)
+
+    def training_step(self, batch, batch_idx):
+        loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), 0.05)
+
+class OfGluon(L.LightningModule):
+    automatic_optimization = KIND != "manual gluon"
+
+    def __init__(self):
+        super().__init__()
+        self.net = gluon.nn.Dense(4, in_units=4)
+        self.net.initialize(mx.init.Uniform(0.5))
+
+    def training_step(self, batch, batch_idx):
+        loss = ((self.net(batch[0]) - batch[1]) ** 2).mean()
+        self.log("loss", loss, on_step=False, on_epoch=True, sync_dist=True)
+        if not self.automatic_optimization:
+            self.manual_backward(loss)
+            self.optimizers().step(1)
+        return loss
+
+    def configure_optimizers(self):
+        return gluon.Trainer(self.collect_params(), "adam", {{"learning_rate": 0.05}})
+
+def weights(model):
+    if isinstance(model, OfGluon):
+        return [p.data().asnumpy() for p in model.collect_params().values()]
+    return [p.detach().numpy() for p in model.parameters()]
+
+mx.random.seed(3)
+torch.manual_seed(3)
+model = {{"gan": Gan, "automatic": Automatic}}.get(KIND, OfGluon)()
+trainer = L.Trainer(max_epochs=2, devices=RANKS, logger=False, enable_progress_bar=False, enable_model_summary=False,
+                    default_root_dir=ROOT, eager=KIND != "gluon", accumulate_grad_batches=1 + (KIND == "automatic"))
+trainer.fit(model, L.ArrayLoader(x.numpy(), z.numpy(), batch_size=12 // RANKS))
+told = {{name: round(float(value), 4) for name, value in trainer.callback_metrics.items()}}
+total = sum(float(np.abs(w).sum()) for w in weights(model))
+print(f"{{told}} {{total:.3f}} {{trainer.global_step}}\\n", end="", flush=True)
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize("kind", ["gan", "automatic", "gluon", "eager gluon", "manual gluon"])
+def test_steps_of_two_ranks_average_gradients(kind: str, tmp_path: pathlib.Path) -> None:
+    """Also eager ones, and those of a gluon.Trainer whose store is the default one."""
+    alone = EAGER.format(ranks=1, kind=kind, root=str(tmp_path / "one"))
+    done = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True)
+    assert done.returncode == 0 and "loss" in done.stdout, done.stderr
+    program = EAGER.format(ranks=2, kind=kind, root=str(tmp_path / "two"))
+    assert run_ranks(2, program, timeout=200) == [done.stdout, done.stdout]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gluongraph import autograd
 from gluongraph.gluon.torch_trainer import take_states
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.batch import batch_size_of, flatten, to_framework
 from gluongraph.lightning.engine.steps import loss_of
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.optimizers import LightningOptimizer
+
+if TYPE_CHECKING:
+    from gluongraph.lightning.engine.averaging import RankAverage
 
 
 def call_step(trainer: Any, module: Any, kind: str, batch: Any, batch_idx: int, loader: int | None) -> Any:
@@ -43,10 +47,21 @@ def evaluate_eagerly(
         return call_step(trainer, module, kind, batch, batch_idx, loader)
 
 
+def _rank_average(module: Any, ranks: Any) -> RankAverage:
+    """What averages the gradients of a module of PyTorch's; all ranks begin with the weights of the first one."""
+    import_whole("gluongraph.lightning.engine.averaging")
+    from gluongraph.lightning.engine.averaging import RankAverage
+
+    made = RankAverage(module, ranks)
+    made.begin()
+    return made
+
+
 class EagerEngine:
     """Trains by calling training_step as it is: gradients are the framework's, updates the optimizer's own.
 
-    With manual optimization training_step makes the updates; else they are made here, as Lightning makes them.
+    With manual optimization training_step makes the updates; else they are made here, as Lightning makes them. On
+    several ranks PyTorch's gradients are averaged after each backward; those of Gluon's trainers by their stores.
     """
 
     name = "eager"
@@ -56,9 +71,13 @@ class EagerEngine:
         self.trainer, self.module, self.steps, self.torch = trainer, module, steps, torch
         self.gluon_trainer, self.store = gluon_trainer, store
         self.optimizers = [LightningOptimizer(each, self._step, module) for each in trainer.optimizers]
+        self._average: RankAverage | None = None
         if trainer.world_size > 1:
-            message = f"{module.__class__.__name__} trains eagerly, on {trainer.world_size} ranks"
-            raise misconfigured(message, help="train on one rank; compiled steps exchange gradients")
+            if trainer.strategy:
+                message = f"{type(module).__name__} trains eagerly, and strategy={trainer.strategy!r} divides its state"
+                raise misconfigured(message, help='strategy="ddp"; compiled steps can divide it')
+            if torch:
+                self._average = _rank_average(module, trainer.ranks)
 
     def train(self, batch: Any, batch_idx: int, accumulates: bool) -> Any:
         """One batch, and with automatic optimization the update where it ends a window."""
@@ -84,6 +103,8 @@ class EagerEngine:
         return made[0]
 
     def _call(self, batch: Any, batch_idx: int) -> Any:
+        if self._average is not None:
+            self._average.share_buffers()
         recording: Any = nullcontext() if self.torch else autograd.record()
         with recording:
             return call_step(self.trainer, self.module, "training_step", batch, batch_idx, None)
@@ -104,6 +125,8 @@ class EagerEngine:
         window = trainer.window_length(batch_idx)
         hooks.call("on_before_backward", loss)
         hooks.call_module("backward", loss if window == 1 else loss / window)
+        if self._average is not None and not accumulates:
+            self._average.average()
         hooks.call("on_after_backward")
         if optimizer is not None and not accumulates:
             hooks.call("on_before_optimizer_step", optimizer)
@@ -131,7 +154,7 @@ class EagerEngine:
         size = 1 if closure is None or callable(closure) else closure
         if not hasattr(optimizer, "step"):
             raise misconfigured("an optimizer of mx.optimizer makes no steps", help="give a gluon.Trainer")
-        optimizer.step(size)
+        optimizer.step(size * self.trainer.world_size)  # stores sum over the ranks, and the loop averages
         return loss
 
     def backward(self, loss: Any, *args: Any, **kwargs: Any) -> None:
@@ -139,6 +162,8 @@ class EagerEngine:
         hooks = self.trainer.hooks
         hooks.call("on_before_backward", loss)
         hooks.call_module("backward", loss, *args, **kwargs)
+        if self._average is not None:
+            self._average.average()
         hooks.call("on_after_backward")
 
     # -- checkpoints: the optimizers' own states are those of the trainer that is saved
