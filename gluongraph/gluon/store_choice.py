@@ -49,8 +49,8 @@ def chosen_store(wanted: str | KVStoreBase | None, contexts: Sequence[Context]) 
         return wanted
     if "dist" not in wanted and (count := _processes()) > 1:
         warn(
-            f"this process is one of {count}, and kvstore={wanted!r} exchanges no gradients with the others: each trains"
-            ' a model of its own. kvstore="dist_sync" trains one, kvstore=None says that this is meant'
+            f"this process is one of {count}, and kvstore={wanted!r} exchanges no gradients with the others: each"
+            ' trains a model of its own. kvstore="dist_sync" trains one, kvstore=None says that this is meant'
         )
     return None if len(contexts) == 1 and "dist" not in wanted else kvstores.create(wanted)
 
