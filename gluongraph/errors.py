@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import pathlib
 import sys
 import warnings
@@ -19,11 +20,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 F = TypeVar("F", bound=Callable[..., Any])
 _HERE = pathlib.Path(__file__).resolve().parent
 # The three sibling packages lie beside this folder in a checkout and inside it once installed. Between gluongraph
-# and the user's line are Python's own contextlib, of `with`, and functools, of properties that are computed once.
+# and the user's line are Python's own contextlib, of `with`, functools, of properties that are computed once, and
+# inspect, which tells what does not fit a signature.
 _OWN = (
     *(str(folder) + "/" for folder in (_HERE, *(_HERE.parent / name for name in ("passes", "codegen", "runtime")))),
     contextlib.__file__,
     functools.__file__,
+    inspect.__file__,
 )
 
 
@@ -78,6 +81,12 @@ class VerifyError(MXNetError):
 
 class CompileError(MXNetError):
     """A plan could not be turned into code."""
+
+
+class NameNotFoundError(MXNetError, KeyError):
+    """A name that is not among those that there are."""
+
+    __str__ = Exception.__str__  # a KeyError shows the text as a literal, on one line
 
 
 class FormatError(MXNetError, ValueError):

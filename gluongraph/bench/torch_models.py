@@ -15,6 +15,7 @@ OWN, EAGER, COMPILED = "from-torch", "eager", "compile"
 # What counts as the same: the output and each gradient by their largest element, and the losses of five updates. (Some
 # models of transformers compute norms and positions in float32, whatever their parameters are.)
 BOUNDS = {"output": 1e-6, "gradient": 1e-5, "sgd": 1e-6, "adamw": 1e-6, "bf16": 0.05}
+NOISE = 2  # of PyTorch's own error in 16 bit: where that is larger than the bound, as after batch norms of few samples
 
 
 @dataclass
@@ -29,7 +30,8 @@ class Row:
     @property
     def passed(self) -> bool:
         """Is it computed as PyTorch does, and in 16 bit nearly so?"""
-        return bool(self.check) and all(self.check[key] <= bound for key, bound in BOUNDS.items())
+        bounds = BOUNDS | {"bf16": max(BOUNDS["bf16"], NOISE * self.check.get("autocast", 0.0))}
+        return bool(self.check) and all(self.check[key] <= bound for key, bound in bounds.items())
 
     @property
     def ratio(self) -> float | None:
@@ -66,7 +68,7 @@ def measure(
     """One model: the check in a process of its own, then blocks of steps that alternate."""
     hello = _check(name, on) if checked else {}
     further()
-    found = {k: v for k, v in hello.get("about", {}).items() if k in BOUNDS}
+    found = {k: v for k, v in hello.get("about", {}).items() if k in (*BOUNDS, "autocast")}
     results = contest([OWN, *against], name, on, blocks, length, progress=further) if blocks else {}
     return Row(name, found, results, hello.get("error", ""))
 

@@ -93,7 +93,8 @@ class Check:
 
 
 def check(name: str, updates: int = 5) -> dict[str, float]:
-    """The relative errors against PyTorch: "output", "gradient", "sgd", "adamw"; and that of "bf16"."""
+    """The relative errors against PyTorch: "output", "gradient", "sgd", "adamw"; that of "bf16", and of PyTorch's own
+    "autocast" to it."""
     import gluongraph as mx
     from gluongraph import gluon
 
@@ -123,6 +124,7 @@ def check(name: str, updates: int = 5) -> dict[str, float]:
         found[rule] = worst
     module.load_state_dict(start)
     found["bf16"] = _mixed(module.float(), model, labels)
+    found["autocast"] = max(_autocast(module, start, model, labels, seed) for seed in range(BATCHES))
     return found
 
 
@@ -140,6 +142,30 @@ def _mixed(module: torch.nn.Module, model: torch_zoo.Model, labels: torch.Tensor
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
         step = mx.compile(net, functional.cross_entropy, gluon.Trainer.from_torch(optimizer), precision=precision)
         losses.append([float(step(*batch).asscalar()) for _ in range(updates)])
+    return float(max(abs(mixed / single - 1) for single, mixed in zip(*losses, strict=True)))
+
+
+BATCHES = 3  # of which the largest error of PyTorch's autocast is taken: a single one may be small by chance
+
+
+def _autocast(
+    module: torch.nn.Module, start: dict[str, Any], model: torch_zoo.Model, labels: torch.Tensor, seed: int
+) -> float:
+    """What `_mixed` tells, of PyTorch's own steps, on another batch for each seed."""
+    draw = torch.Generator().manual_seed(seed)
+    args = [torch.randn(a.shape, generator=draw) if a.is_floating_point() else a for a in model.args]
+    losses: list[list[float]] = []
+    for mixed in (False, True):
+        module.load_state_dict(start)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+        losses.append([])
+        for _ in range(3):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+                loss = functional.cross_entropy(module(*args, **model.kwargs).float(), labels)
+            loss.backward()
+            optimizer.step()
+            losses[-1].append(loss.item())
     return float(max(abs(mixed / single - 1) for single, mixed in zip(*losses, strict=True)))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from gluongraph import nd
 from gluongraph.contrib import pretrained
 from gluongraph.contrib.text import Vocabulary
-from gluongraph.errors import warn, with_user_location
+from gluongraph.errors import NameNotFoundError, warn, with_user_location
 from gluongraph.host.file_names import check_name
 from gluongraph.host.registry import Registry
 from gluongraph.ndarray import NDArray
@@ -216,7 +216,7 @@ def get_pretrained_file_names(embedding_name: str | None = None) -> Any:
         return {name: _file_names(cls) for name, cls in classes.items()}
     if embedding_name not in classes:
         help = f"there are {', '.join(sorted(classes))}"
-        raise KeyError(with_user_location(f"no token embedding is called {embedding_name!r}", help=help))
+        raise NameNotFoundError(with_user_location(f"no token embedding is called {embedding_name!r}", help=help))
     return _file_names(classes[embedding_name])
 
 

@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gluongraph.errors import with_user_location
+from gluongraph.errors import NameNotFoundError, with_user_location
 from gluongraph.host import disk
 from gluongraph.host.download import check_sha1, data_dir, download, repository_url
 
@@ -46,7 +46,7 @@ def fetched(embedding: str, file: str, root: str) -> str:
     known = listed(embedding)
     if file not in known:
         message = f"{embedding} has no file {file!r}"
-        raise KeyError(
+        raise NameNotFoundError(
             with_user_location(
                 message, help=f"there are {', '.join(list(known)[:10])}, ...; CustomEmbedding reads others"
             )

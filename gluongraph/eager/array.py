@@ -142,6 +142,15 @@ class Handle:
             raise ValueError(f"{what} needs an array of one element; this one has shape {self.shape}")
         return self._storage.array.reshape(())
 
+    def __format__(self, how: str) -> str:
+        """An array of one element as its number, by a format as ".3f"; without a format as `str` shows it.
+
+        >>> from gluongraph import nd
+        >>> f"{nd.array([0.25]):.3f}"
+        '0.250'
+        """
+        return format(self.asscalar(), how) if how else str(self)
+
     def __float__(self) -> float:
         return float(self._one("float()"))
 

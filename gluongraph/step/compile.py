@@ -12,10 +12,11 @@ from gluongraph.codegen.targets import target as find_target
 from gluongraph.compiler.lower import cast_to, lower
 from gluongraph.compiler.memory_options import memory_options_of
 from gluongraph.errors import with_user_location
+from gluongraph.gluon.torch_trainer import is_of_torch
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.host import services
 from gluongraph.host.interrupts import import_whole
-from gluongraph.host.torch_module import FROM_TORCH, is_torch_loaded, is_torch_module
+from gluongraph.host.torch_module import FROM_TORCH, expects_tensors, is_torch_loaded, is_torch_module
 from gluongraph.step import Options, TrainStep
 from gluongraph.step.arguments import check_batch, check_inputs, check_outputs
 from gluongraph.step.dynamic import dynamic_of
@@ -156,7 +157,13 @@ def compile(
         check_batch(net, loss, inputs, len(batch))
         made = cast_net(*batch[:inputs])
         check_outputs(net, loss, made)
-        return cast_loss(made, *batch[inputs:])
+        try:
+            return cast_loss(made, *batch[inputs:])
+        except TypeError as error:
+            if not expects_tensors(error):
+                raise
+            message = "compile: the loss calls functions of PyTorch's on arrays of gluongraph's"
+            raise TypeError(with_user_location(message, help="compile(net, mx.torch.Loss(loss), trainer)")) from error
 
     return TrainStep(program, trainer, build, predict=cast_net, options=options, inputs=inputs, dynamic=free)
 
@@ -187,6 +194,9 @@ def _check_arguments(net: Any, loss: Any, trainer: Any, inputs: Any) -> None:
         wrong = f"loss is a Loss or a function, not {loss!r}"
     elif trainer is not None and not isinstance(trainer, Trainer):
         wrong = f"trainer is a gluon.Trainer, not {trainer!r}"
+        if is_of_torch(trainer):
+            wrong = f"trainer is a gluon.Trainer, not an optimizer of PyTorch's ({type(trainer).__name__})"
+            help = "compile(net, loss, gluon.Trainer.from_torch(optimizer))"
     elif not isinstance(inputs, int) or inputs < 1:
         wrong = f"inputs says how many arrays go to the net, at least one; not {inputs!r}"
     if wrong:

@@ -147,7 +147,11 @@ class Specializations:
         program = specialization.padding
         if program is not None and self.dynamic is not None:
             check_least(program.least, padding.lengths)
-            shorter = {name: n for name, n in padding.lengths.items() if SMALLEST <= n < specialization.compared[name]}
+            shorter = {
+                name: n
+                for name, n in padding.lengths.items()
+                if SMALLEST <= n < specialization.compared[name] and n != padding.sizes[name]  # its own trace is that
+            }
             if shorter:
                 other = {**specialization.compared, **shorter}
                 traced, _ = self._traced(mode, arrays, contexts)

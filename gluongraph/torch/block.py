@@ -33,7 +33,7 @@ def from_torch(
 
     Args:
         module: the module, on the CPU. It is not changed.
-        args, kwargs: example arguments, tensors in any structure; other values are part of the program.
+        args, kwargs: example arguments, tensors or arrays in any structure; other values are part of the program.
         dynamic_shapes: the free axes, as `torch.export.export` takes them.
         train: False for a block that predicts only: also in training it computes what `module.eval()` does.
         share: parameters and buffers live in the module's own memory: `module` predicts with what is trained.
@@ -52,7 +52,9 @@ def from_torch(
     >>> step(nd.ones((4, 3)), nd.zeros((4, 2))).shape
     (4,)
     """
-    return TorchBlock(export.as_module(module), export.examples(args), kwargs or {}, dynamic_shapes, train, share)
+    return TorchBlock(
+        export.as_module(module), export.examples(args), export.as_tensors(kwargs or {}), dynamic_shapes, train, share
+    )
 
 
 class TorchBlock(ModuleBlock):

@@ -15,9 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gluongraph.errors import MXNetError, Origin, UnsupportedError, with_user_location
 from gluongraph.host.interrupts import import_whole
 from gluongraph.ir.graph import TensorType
+from gluongraph.ndarray import NDArray
 from gluongraph.torch.aten.context import DTYPE_NAMES
 from gluongraph.torch.traceable import is_users_file, traceable
 
@@ -232,9 +235,12 @@ def as_module(what: Any) -> Any:
     """A module as it is; a function as a module that calls it.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: it is neither, or compiled by TorchScript.
     """
     nn = torch().nn
+    if isinstance(what, torch().jit.ScriptModule):
+        message = f"from_torch takes a module, not {type(what).__name__}, which TorchScript has compiled"
+        raise TypeError(with_user_location(message, help="give the module that torch.jit.script was given"))
     if isinstance(what, nn.Module):
         return what
     if not callable(what) or isinstance(what, type):
@@ -262,14 +268,22 @@ def check_tensors(tensors: Mapping[str, Any]) -> None:
 
 
 def examples(args: Any) -> tuple[Any, ...]:
-    """The example arguments as a tuple.
+    """The example arguments as a tuple, arrays among them as tensors.
 
     Raises:
         TypeError: they are no tuple.
     """
-    if isinstance(args, tuple):
-        return args
     if isinstance(args, Sequence) and not isinstance(args, str):
-        return tuple(args)
+        return tuple(as_tensors(list(args)))
     message = f"args are the example arguments as a tuple, not {type(args).__name__}"
     raise TypeError(with_user_location(message, help="from_torch(model, (example,)), with the comma"))
+
+
+def as_tensors(given: Any) -> Any:
+    """Arguments in any structure, whose arrays of numpy's and gluongraph's are tensors."""
+
+    def tensor(leaf: Any) -> Any:
+        leaf = leaf.asnumpy() if isinstance(leaf, NDArray) else leaf
+        return torch().tensor(leaf) if isinstance(leaf, np.ndarray) else leaf
+
+    return torch().utils._pytree.tree_map(tensor, given)

@@ -9,7 +9,7 @@ from gluongraph import random
 from gluongraph.context import cpu
 from gluongraph.dtypes import DTYPES, is_float
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import DTypeError, ShapeError, with_user_location
+from gluongraph.errors import DTypeError, NameNotFoundError, ShapeError, with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.ir.graph import Node
@@ -185,7 +185,7 @@ class ModuleBlock(HybridBlock):
         """Take parameters and buffers from tensors (or arrays) by the names of the module's `state_dict()`.
 
         Raises:
-            KeyError: with `strict`, names are missing, or there are others.
+            NameNotFoundError: with `strict`, names are missing, or there are others.
             ShapeError: an array has another shape. Nothing has been changed then.
 
         >>> import torch
@@ -200,7 +200,7 @@ class ModuleBlock(HybridBlock):
             wrong = (("missing", missing), ("unknown", others))
             message = "; ".join(f"{what}: {', '.join(names[:5])}" for what, names in wrong if names)
             help = "strict=False takes what is there"
-            raise KeyError(with_user_location(f"load_state_dict of {self._what}: {message}", help=help))
+            raise NameNotFoundError(with_user_location(f"load_state_dict of {self._what}: {message}", help=help))
         new = {name: elements(value) for name, value in state.items() if name in known}
         for name, array in new.items():
             own = self._canonical[name]

@@ -144,6 +144,18 @@ def test_forty_lengths(name: str) -> None:
     same(step.net, exact)
 
 
+@pytest.mark.parametrize("lengths", [(2,), (2, 1), (3, 2), (1, 2, 3), (9, 2)])
+def test_short_lengths_first(lengths: tuple[int, ...], reference: None) -> None:
+    """Down to the smallest size that there is, of which a program is another one for the only shorter length."""
+    rng = np.random.default_rng(7)
+    step, exact = pair(perceptron, dynamic="batch")
+    trainer = gluon.Trainer(exact.collect_params(), "sgd", {"learning_rate": 0.05})
+    for n in lengths:
+        x, y = samples(4)(rng, n)
+        np.testing.assert_allclose(step(x, y).asnumpy(), eager(exact, trainer, x, y), rtol=1e-6, atol=1e-6)
+    same(step.net, exact)
+
+
 def test_forty_lengths_of_a_recurrent_layer(reference: None) -> None:
     """In both directions, with a batch that varies too."""
     rng = np.random.default_rng(7)

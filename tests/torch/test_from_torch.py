@@ -443,3 +443,31 @@ def test_as_any_other_block() -> None:
     step = mx.compile(whole, gluon.loss.SoftmaxCrossEntropyLoss(), trainer)
     losses = [step(x.numpy(), np.arange(6) % 3).mean().asscalar() for _ in range(10)]
     assert losses[-1] < losses[0]
+
+
+def test_examples_may_be_arrays() -> None:
+    module = nn.Bilinear(3, 4, 2)
+    x = {"input1": np.ones((5, 3), np.float32), "input2": nd.ones((5, 4))}
+    net = mx.from_torch(module, (), x)
+    expected = module(torch.ones(5, 3), torch.ones(5, 4)).detach().numpy()
+    np.testing.assert_allclose(net(**x).asnumpy(), expected, rtol=1e-5, atol=1e-6)
+    assert mx.from_torch(nn.Linear(3, 2), (x["input1"],))(x["input1"]).shape == (5, 2)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+def test_wrong_parts_are_named_with_the_way_out() -> None:
+    module, example = nn.Linear(3, 2), (torch.ones(5, 3),)
+    net, optimizer = mx.from_torch(module, example), torch.optim.SGD(module.parameters(), 0.1)
+    with pytest.raises(TypeError, match=r"(?s)optimizer of PyTorch's \(SGD\).*Trainer\.from_torch\(optimizer\)"):
+        mx.compile(net, nn.MSELoss(), optimizer)
+    step = mx.compile(net, lambda made, y: functional.mse_loss(made, y), gluon.Trainer.from_torch(optimizer))
+    with pytest.raises(TypeError, match=r"(?s)test_from_torch\.py.*mx\.torch\.Loss\(loss\)"):
+        step(np.ones((5, 3), np.float32), np.ones((5, 2), np.float32))
+    with pytest.raises(TypeError, match=r"(?s)TorchScript has compiled.*torch\.jit\.script was given"):
+        mx.from_torch(torch.jit.script(module), example)
+    with pytest.raises(mx.errors.NameNotFoundError) as error:
+        net.load_state_dict({})
+    assert str(error.value).startswith("load_state_dict of Linear: missing: weight, bias\n  at ")
+    step = mx.compile(net, nn.MSELoss(), gluon.Trainer.from_torch(optimizer))
+    with pytest.raises(mx.MXNetError, match=r"missing a required argument: 'target'\n  at .*test_from_torch\.py"):
+        step(np.ones((5, 3), np.float32))
