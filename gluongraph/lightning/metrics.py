@@ -302,6 +302,9 @@ class Store:
             if not each.whole:
                 self.log(each.logged, number_of(each.logged.name, each.source.metric, given), batch_size)
                 continue
+            if not isinstance(given, Mapping):
+                message = f"self.log_dict(...): {type(each.source.metric).__name__} gives one value, no dict"
+                raise misconfigured(message, help="self.log(name, value)")
             for name, value in given.items():
                 self.log(replace(each.logged, name=name), number_of(name, each.source.metric, value), batch_size)
 

@@ -151,6 +151,7 @@ def test_the_value_of_a_batch_is_no_result() -> None:
         (lambda m, z, y: m.log("a", m.metrics), "a collection of metrics was given"),
         (lambda m, z, y: m.log("a", m.each(z, y)), "gives an array of shape (3,)"),
         (lambda m, z, y: (m.each.update(z, y), m.log("a", m.each, on_epoch=True)), "gives an array of shape (3,)"),
+        (lambda m, z, y: m.log_dict(m.accuracy(z, y)), "gives one value, no dict"),
         (lambda m, z, y: m.log("a", m.named(z, y)), "gives a dict: multiclassaccuracy_0"),
         (lambda m, z, y: (m.log("a", m.accuracy), m.log("a", m.auroc)), "self.log('a', ...) is called twice"),
     ],

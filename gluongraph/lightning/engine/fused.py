@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from gluongraph.lightning.batch import Structure, batch_size_of, to_user
-from gluongraph.lightning.engine.steps import Steps, Traced, loss_of
-from gluongraph.lightning.metrics import Accumulator, Store
+from gluongraph.lightning.engine.steps import Steps, loss_of
+from gluongraph.lightning.metric_objects import MetricCalls
+from gluongraph.lightning.metrics import Accumulator, Observed, Store
 from gluongraph.ndarray import NDArray
 from gluongraph.step import TrainStep
 from gluongraph.step.compile import compile as compile_step
@@ -18,6 +20,15 @@ from gluongraph.tracing.tracer import guard
 
 class NoLoss(Exception):
     """training_step gave None: the batch is left out."""
+
+
+@dataclass(frozen=True)
+class _Logs:
+    """What a program logs: its accumulator, and the calls of torchmetrics' objects with what is logged of them."""
+
+    accumulator: Accumulator | None
+    calls: MetricCalls
+    observed: tuple[Observed, ...]
 
 
 class StepFunction:
@@ -30,7 +41,7 @@ class StepFunction:
     def __init__(self, steps: Steps, kind: str, store: Store, dataloader_idx: int | None = None):
         self.steps, self.kind, self.store, self.dataloader_idx = steps, kind, store, dataloader_idx
         self.structure: Structure = None
-        self._logs: dict[tuple[Structure, tuple[Any, ...]], tuple[Accumulator | None, Traced | None]] = {}
+        self._logs: dict[tuple[Structure, tuple[Any, ...]], _Logs] = {}
         self.__name__ = kind
 
     def __call__(self, *arrays: NDArray) -> Any:
@@ -40,8 +51,7 @@ class StepFunction:
         if traced.logged:
             accumulator = self.store.accumulator(traced.logged)
             accumulator.record(traced.values, batch_size_of(arrays))
-        measured = traced if traced.calls.calls or traced.observed else None
-        self._logs[structure, tuple([a.shape for a in arrays])] = accumulator, measured
+        self._logs[structure, tuple([a.shape for a in arrays])] = _Logs(accumulator, traced.calls, traced.observed)
         if self.kind != "training_step":
             return traced.result, traced.arguments
         if (loss := loss_of(traced.result)) is None:
@@ -51,13 +61,15 @@ class StepFunction:
     def note(self, arrays: Sequence[Any], structure: Structure, *arguments: Sequence[Any]) -> None:
         """The program has run on these arrays, and their values have been accumulated: make the calls of torchmetrics'
         objects, once for each of the `arguments`."""
-        accumulator, traced = self._logs.get((structure, tuple([a.shape for a in arrays])), (None, None))
-        if accumulator is not None:
-            self.store.note(accumulator)
-        if traced is not None:
+        logs = self._logs.get((structure, tuple([a.shape for a in arrays])))
+        if logs is None:
+            return
+        if logs.accumulator is not None:
+            self.store.note(logs.accumulator)
+        if logs.calls.calls or logs.observed:
             for each in arguments:
-                results = traced.calls.make([to_user(array, True) for array in each])
-                self.store.observe(traced.observed, results, batch_size_of(arrays))
+                results = logs.calls.make([to_user(array, True) for array in each])
+                self.store.observe(logs.observed, results, batch_size_of(arrays))
 
 
 class FusedEngine:
