@@ -47,8 +47,8 @@ class Fault:
 
     message: str
     fatal: bool = True
-    lost: int | None = None  # index of a rank whose process is gone or stopped
-    stopped: bool = False
+    lost: int | None = None  # index of a rank whose process is gone or stopped, or that has come to its end
+    remains: bool = False  # is there still a process of it, stopped or waiting for the others to end?
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Diagnosis:
             if rank.trouble and waiting:
                 stopped = rank.trouble == "stopped"
                 what = "is stopped (SIGSTOP)" if stopped else f"has not answered for {now - rank.heard:.0f} s"
-                return Fault(f"rank {rank.name} {what} while {_doing(waiting)}", lost=index, stopped=stopped)
+                return Fault(f"rank {rank.name} {what} while {_doing(waiting)}", lost=index, remains=stopped)
         return None
 
     def _waits_for_ended(self, now: float) -> Fault | None:
@@ -126,11 +126,12 @@ class Diagnosis:
 
         They have to have said so for as long: the last report of one that was stopped meanwhile is an old one.
         """
-        for rank in self._finished():
-            if now - rank.since < ENDED_WAIT:
+        for index, rank in enumerate(self._ranks):
+            if rank.report.state != FINISHED or now - rank.since < ENDED_WAIT:
                 continue
             if any(each.heard - each.since >= ENDED_WAIT for each in self._waiting_for(rank, now, ENDED_WAIT)):
-                return Fault(f"rank {rank.name} ended while {_doing(self._waiting_for(rank, now, at_least=0))}")
+                message = f"rank {rank.name} ended while {_doing(self._waiting_for(rank, now, at_least=0))}"
+                return Fault(message, lost=index, remains=True)
         return None
 
     def _other_collectives(self, now: float) -> Fault | None:

@@ -200,19 +200,19 @@ class Supervisor:
     def _act(self, fault: Fault) -> None:
         if not fault.fatal:
             say(fault.message)
-        elif fault.lost is not None and self._can_be_lost(fault.lost, fault.stopped):
+        elif fault.lost is not None and self._can_be_lost(fault.lost, fault.remains):
             note_loss(self._names[fault.lost])
             say(fault.message)
             raise self._mpi.Exception(self._mpi.ERR_PROC_FAILED)
         else:
             self._abort(fault.message)
 
-    def _can_be_lost(self, index: int, stopped: bool) -> bool:
-        """May the others go on without it? A stopped process of this host is killed, which MPI then notices.
+    def _can_be_lost(self, index: int, remains: bool) -> bool:
+        """May the others go on without it? A process of this host that remains is killed, which MPI then notices.
 
-        One that has ended, MPI would have noticed long before; it does not where the process ended by itself.
+        One that is gone, MPI would have noticed long before; it does not where the process ended by itself.
         """
-        if not stopped or not fault_tolerant():
+        if not remains or not fault_tolerant():
             return False
         host, process = self._processes[index]
         if host != _host():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
 
 import numpy as np
@@ -19,15 +20,15 @@ pytestmark = needs_mpi
 STEPS, KILLED_AT = 60, 20
 
 
-def training(strategy: str, late: str) -> None:
-    """Rank 1 of 3 is killed after some steps; the others print what became of them."""
+def training(strategy: str, how: str) -> None:
+    """Rank 1 of 3 is killed after some steps, or ends; the others print what became of them."""
     mx.random.seed(3)
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Dense(16, activation="relu", in_units=20), gluon.nn.BatchNorm(in_channels=16))
     net.add(gluon.nn.Dense(10, in_units=16))
     net.initialize(mx.init.Xavier())
-    how = {"kvstore": "dist_sync", "strategy": None if strategy == "allreduce" else strategy}
-    trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 1e-2}, **how)
+    store = {"kvstore": "dist_sync", "strategy": None if strategy == "allreduce" else strategy}
+    trainer = gluon.Trainer(net.collect_params(), "adam", {"learning_rate": 1e-2}, **store)
     step = mx.compile(net, gluon.loss.L2Loss(), trainer)
     rank = world().rank
     rng = np.random.default_rng(0)
@@ -36,7 +37,9 @@ def training(strategy: str, late: str) -> None:
     losses = []
     for i in range(STEPS):
         if i == KILLED_AT and rank == 1:
-            if late == "True":
+            if how == "exits":
+                sys.exit(3)  # it waits for the others to come to their end, as they wait for it
+            if how == "killed late":
                 time.sleep(0.2)  # the others wait in the collective
             os.kill(os.getpid(), signal.SIGKILL)
         losses.append(float(step(x[rank::3], y[rank::3]).mean().asscalar()))
@@ -47,11 +50,11 @@ def training(strategy: str, late: str) -> None:
     )
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_the_survivors_go_on(late: bool) -> None:
+@pytest.mark.parametrize("how", ["killed", "killed late", "exits"])
+def test_the_survivors_go_on(how: str) -> None:
     if not is_open_mpi():
         pytest.skip("going on without a rank needs Open MPI 5 (ULFM)")
-    job = try_ranks(3, training, "allreduce", late, env={"GG_ELASTIC": "1"}, flags=("--with-ft", "ulfm"))
+    job = try_ranks(3, training, "allreduce", how, env={"GG_ELASTIC": "1"}, flags=("--with-ft", "ulfm"))
     told = [re.fullmatch(r"size 2 updates 60 sum (\S+)\n", job.outputs[rank]) for rank in (0, 2)]
     assert all(told) and len({found[1] for found in told if found}) == 1, str(job)
     assert "a rank is lost: going on with 2" in job.errors[0] and not job.orphans and not job.timed_out, str(job)
@@ -60,7 +63,7 @@ def test_the_survivors_go_on(late: bool) -> None:
 def test_a_lost_shard_ends_the_training() -> None:
     if not is_open_mpi():
         pytest.skip("going on without a rank needs Open MPI 5 (ULFM)")
-    job = try_ranks(3, training, "zero1", False, env={"GG_ELASTIC": "1"}, flags=("--with-ft", "ulfm"))
+    job = try_ranks(3, training, "zero1", "killed", env={"GG_ELASTIC": "1"}, flags=("--with-ft", "ulfm"))
     # The exit code of a fault-tolerant job is not always that of a rank: `gluongraph run` has its own.
     assert not job.orphans and not job.timed_out, str(job)
     assert any("its shard of the state" in error and "last checkpoint" in error for error in job.errors), str(job)

@@ -54,6 +54,13 @@ def test_faults_that_end_the_job(reports: tuple[Report, ...], time: float, messa
     assert message in fault.message
 
 
+def test_a_rank_that_has_come_to_its_end_can_be_lost() -> None:
+    """Its process remains, and waits for the others."""
+    reports = (waits(), ENDED, waits())
+    fault = look(job(*reports), reports, ENDED_WAIT)
+    assert fault is not None and (fault.lost, fault.remains) == (1, True)
+
+
 @pytest.mark.parametrize(
     "reports",
     [
@@ -131,7 +138,7 @@ def test_lost_processes(trouble: str, message: str) -> None:
     found.trouble(1, trouble)
     fault = found.fault(SILENCE)
     assert fault is not None and message in fault.message
-    assert (fault.lost, fault.stopped) == (1, trouble == "stopped")
+    assert (fault.lost, fault.remains) == (1, trouble == "stopped")
 
 
 def test_a_stopped_rank_for_which_nobody_waits_is_left_alone() -> None:
