@@ -166,7 +166,7 @@ def test_torch_steps_that_keep_arrays_are_refused_and_put_back() -> None:
 
 
 def linear(torch: Any, **methods: Any) -> Any:
-    """A module of one layer, with these methods, or to which a training_step is to be added."""
+    """A module of one layer, with these methods."""
 
     class Linear(L.LightningModule):
         def __init__(self) -> None:
@@ -184,28 +184,27 @@ def linear(torch: Any, **methods: Any) -> Any:
 def test_torch_branches_are_refused_with_the_line() -> None:
     torch = pytest.importorskip("torch")
 
-    class Branches(linear(torch)):  # type: ignore[misc]
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            loss = self.layer(batch[0]).sum()
-            return loss if loss > 0 else -loss  # the line
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        loss = self.layer(batch[0]).sum()
+        return loss if loss > 0 else -loss  # the line
 
     batches = [(torch.ones(4, 6),)] * 2
     with pytest.raises(
         MXNetError, match=r"(?s)training_step.*asks for the elements.*test_modes.py:\d+ in training_step"
     ):
-        L.Trainer(max_epochs=1, **QUIET).fit(Branches(), batches)
+        L.Trainer(max_epochs=1, **QUIET).fit(linear(torch, training_step=training_step)(), batches)
 
 
 def test_classes_out_of_range_are_refused_with_the_line() -> None:
     torch = pytest.importorskip("torch")
 
-    class Classifies(linear(torch)):  # type: ignore[misc]
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])  # the line
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        return torch.nn.functional.cross_entropy(self.layer(batch[0]), batch[1])  # the line
 
-    line = Classifies.training_step.__code__.co_firstlineno + 1
+    line = training_step.__code__.co_firstlineno + 1
+    model = linear(torch, training_step=training_step)()
     with pytest.raises(IndexRangeError, match=rf"3 at 0 is not.*\n.*test_modes\.py:{line}"):
-        L.Trainer(max_epochs=1, **QUIET).fit(Classifies(), [(torch.ones(2, 6), torch.tensor([3, 0]))] * 2)
+        L.Trainer(max_epochs=1, **QUIET).fit(model, [(torch.ones(2, 6), torch.tensor([3, 0]))] * 2)
 
 
 def test_what_is_wrong_in_a_torch_step_is_said_as_in_gluons() -> None:
