@@ -5,6 +5,7 @@ All train the same module on the same batch by cross entropy and AdamW (lr 1e-4,
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -101,7 +102,7 @@ def check(name: str, updates: int = 5) -> dict[str, float]:
     model, labels = problem(name)
     module = _without_random_numbers(model.module.double())
     args = tuple(a.double() if a.is_floating_point() else a for a in model.args)
-    start = {key: value.clone() for key, value in module.state_dict().items()}
+    start = copy.deepcopy(module.state_dict())
     net = mx.from_torch(module, args, model.kwargs)
     outputs = _outputs(net, module, args, model.kwargs, labels)
     found = {"output": outputs[0], "gradient": outputs[1]}
@@ -133,7 +134,7 @@ def _mixed(module: torch.nn.Module, model: torch_zoo.Model, labels: torch.Tensor
     import gluongraph as mx
     from gluongraph import gluon
 
-    start = {key: value.clone() for key, value in module.state_dict().items()}
+    start = copy.deepcopy(module.state_dict())
     net = mx.from_torch(module, model.args, model.kwargs)
     batch = [t.numpy() for t in (*model.args, *model.kwargs.values(), labels)]
     losses = []

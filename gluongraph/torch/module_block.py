@@ -167,6 +167,8 @@ class ModuleBlock(HybridBlock):
     def state_dict(self) -> dict[str, Any]:
         """Copies of parameters and buffers as PyTorch's tensors, under the names of the module's `state_dict()`.
 
+        As there, `_metadata` has the versions of the module's parts, which some of them ask for when they are loaded.
+
         >>> import torch
         >>> import gluongraph as mx
         >>> model = torch.nn.Linear(3, 2)
@@ -174,12 +176,12 @@ class ModuleBlock(HybridBlock):
         >>> model.load_state_dict(net.state_dict())
         <All keys matched successfully>
         """
-        found = {}
-        for name in self._module.state_dict(keep_vars=True):
+        found = self._module.state_dict()
+        for name in found:
             own = self._canonical[name]
             array = self._constants[own] if own in self._constants else self._reg_params[own].data().asnumpy()
             found[name] = to_torch(array.copy()).reshape(array.shape)
-        return found
+        return found  # type: ignore[no-any-return]
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Take parameters and buffers from tensors (or arrays) by the names of the module's `state_dict()`.

@@ -471,3 +471,20 @@ def test_wrong_parts_are_named_with_the_way_out() -> None:
     step = mx.compile(net, nn.MSELoss(), gluon.Trainer.from_torch(optimizer))
     with pytest.raises(mx.MXNetError, match=r"missing a required argument: 'target'\n  at .*test_from_torch\.py"):
         step(np.ones((5, 3), np.float32))
+
+
+def test_state_dict_tells_the_versions_of_parts() -> None:
+    class Versioned(nn.Linear):
+        _version = 2
+
+        def _load_from_state_dict(self, state: Any, prefix: str, metadata: Any, *rest: Any) -> None:
+            assert metadata.get("version") == 2
+            super()._load_from_state_dict(state, prefix, metadata, *rest)
+
+    module = nn.Sequential(Versioned(3, 2), nn.BatchNorm1d(2))
+    net = mx.from_torch(module, (torch.ones(4, 3),))
+    state = net.state_dict()
+    assert list(state) == list(module.state_dict())
+    assert str(module.load_state_dict(state)) == "<All keys matched successfully>"
+    state["0.weight"].zero_()
+    assert module[0].weight.abs().sum() > 0 and net.state_dict()["0.weight"].abs().sum() > 0
