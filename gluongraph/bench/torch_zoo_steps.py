@@ -143,6 +143,11 @@ def _mixed(module: torch.nn.Module, model: torch_zoo.Model, labels: torch.Tensor
         optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
         step = mx.compile(net, functional.cross_entropy, gluon.Trainer.from_torch(optimizer), precision=precision)
         losses.append([float(step(*batch).asscalar()) for _ in range(updates)])
+    return _largest_error(losses)
+
+
+def _largest_error(losses: list[list[float]]) -> float:
+    """The largest relative error of the second losses to the first ones."""
     return float(max(abs(mixed / single - 1) for single, mixed in zip(*losses, strict=True)))
 
 
@@ -167,7 +172,7 @@ def _autocast(
             loss.backward()
             optimizer.step()
             losses[-1].append(loss.item())
-    return float(max(abs(mixed / single - 1) for single, mixed in zip(*losses, strict=True)))
+    return _largest_error(losses)
 
 
 def _without_random_numbers(module: torch.nn.Module) -> torch.nn.Module:

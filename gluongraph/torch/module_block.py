@@ -176,12 +176,12 @@ class ModuleBlock(HybridBlock):
         >>> model.load_state_dict(net.state_dict())
         <All keys matched successfully>
         """
-        found = self._module.state_dict()
+        found: dict[str, Any] = self._module.state_dict()
         for name in found:
             own = self._canonical[name]
             array = self._constants[own] if own in self._constants else self._reg_params[own].data().asnumpy()
             found[name] = to_torch(array.copy()).reshape(array.shape)
-        return found  # type: ignore[no-any-return]
+        return found
 
     def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> None:
         """Take parameters and buffers from tensors (or arrays) by the names of the module's `state_dict()`.
