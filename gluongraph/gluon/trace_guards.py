@@ -49,13 +49,13 @@ class TraceGuards:
         self._blocks[id(block)] = (block, _settings(block))
         for k, v in vars(block).items():
             if isinstance(v, _CONTAINERS) and k not in _BOOKKEEPING:
-                self._containers[id(v)] = (v, _contents(v))
+                self._containers[id(v)] = (v, contents(v))
         self._edits = Edits.count
 
     @property
     def unchanged(self) -> bool:
         """Are all of them as they were?"""
-        if any(_contents(now) != before for now, before in self._containers.values()):
+        if any(contents(now) != before for now, before in self._containers.values()):
             return False
         if self._edits != Edits.count:
             if any(_settings(block) != before for block, before in self._blocks.values()):
@@ -73,13 +73,13 @@ def _settings(block: Block) -> tuple[Any, ...]:
     return plain, objects, tuple(map(id, block._children.values())), arrays
 
 
-def _contents(value: Any, depth: int = 3) -> Any:
+def contents(value: Any, depth: int = 3) -> Any:
     """What a forward may read of a container: settings by their values; blocks, and arrays that are traced, as such."""
     if isinstance(value, np.ndarray):  # a trace takes its numbers for constants
         return value.tobytes() if value.size <= MANY else id(value)
     if depth and isinstance(value, (tuple, *_CONTAINERS)) and len(value) <= MANY:
         entries = value.items() if isinstance(value, dict) else value
-        return tuple(_contents(entry, depth - isinstance(value, _CONTAINERS)) for entry in entries)
+        return tuple(contents(entry, depth - isinstance(value, _CONTAINERS)) for entry in entries)
     return value if isinstance(value, PLAIN) else id(value)
 
 

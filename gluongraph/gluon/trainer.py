@@ -238,6 +238,23 @@ class Trainer:
         self.states, self.replaced = {}, self.replaced + 1
         self._update_cache, self._kv_initialized, self._layout = None, False, ()
 
+    def _add(self, params: Sequence[Parameter]) -> None:
+        """Update these parameters as well, from now on: their indices follow those of the others."""
+        if self._sharded is not None:
+            raise MXNetError(
+                with_user_location(
+                    f"parameters were added to the optimizer, and strategy={self._strategy!r} has divided those before",
+                    help="make the Trainer when all param_groups are there",
+                )
+            )
+        self._params = [*self._params, *params]
+        _tell_apart(self._params)
+        self._names = tuple(p.key for p in self._params)
+        self._position = {p.key: i for i, p in enumerate(self._params)}
+        self._optimizer.param_dict = dict(enumerate(self._params))
+        self._contexts, self._kv_initialized, self._update_cache = self._one_context(), False, None
+        self._layout, self._marked_at = (), (-1, -1)
+
     # -- what it holds
 
     @property
@@ -455,6 +472,8 @@ class Trainer:
         >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
         >>> trainer.prepare()
         """
+        if self._torch is not None and self._torch.has_grown:
+            self._add(self._torch.grow())
         if self._edits != Edits.count:
             contexts = self._one_context()
             self._kv_initialized = self._kv_initialized and contexts == self._contexts

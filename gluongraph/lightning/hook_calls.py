@@ -9,6 +9,7 @@ from typing import Any
 from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.hooks import DataHooks, ModelHooks, overrides
+from gluongraph.lightning.read_attributes import UserCode
 
 BASES = (ModelHooks, DataHooks)
 
@@ -23,6 +24,7 @@ class HookCalls:
         self._trainer, self._module, self._base = trainer, module, base
         self._callbacks = list(callbacks)
         self._known: dict[tuple[str, bool | None], list[Callable[..., Any]]] = {}
+        self._users: dict[str, bool] = {}  # name of a hook -> has a callback of the user's one?
 
     def overridden(self, name: str) -> bool:
         """Does the module override a hook?"""
@@ -35,10 +37,10 @@ class HookCalls:
     def _of(self, name: str, monitoring: bool | None) -> list[Callable[..., Any]]:
         """The hooks of that name of callbacks: all of them, or those that monitor metrics or do not."""
         if (name, monitoring) not in self._known:
-            found = [c for c in self._callbacks if monitoring is None or is_monitoring(c) == monitoring]
-            self._known[name, monitoring] = [
-                partial(getattr(c, name), self._trainer, self._module) for c in found if overrides(c, name, Callback)
-            ]
+            callbacks = [c for c in self._callbacks if overrides(c, name, Callback)]
+            self._users[name] = any(not type(c).__module__.startswith("gluongraph.") for c in callbacks)
+            found = [c for c in callbacks if monitoring is None or is_monitoring(c) == monitoring]
+            self._known[name, monitoring] = [partial(getattr(c, name), self._trainer, self._module) for c in found]
         return self._known[name, monitoring]
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -57,6 +59,7 @@ class HookCalls:
                     hook(*args, **kwargs)
             finally:
                 module._current_fx = before
+                UserCode.calls += self._users[name]
 
     def call_module(self, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a hook of the module; one that it does not override is not called for nothing."""
@@ -66,6 +69,7 @@ class HookCalls:
             return getattr(module, name)(*args, **kwargs)
         finally:
             module._current_fx = before
+            UserCode.calls += 1
 
     def idle_batches(self) -> float:
         """For how many batches no callback needs to be called."""

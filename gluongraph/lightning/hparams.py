@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Any
 
+from gluongraph.lightning.read_attributes import noted
+
 
 class Hyperparameters(dict[str, Any]):
     """A dict whose values are attributes, too.
@@ -55,7 +57,7 @@ class HyperparametersMixin:
         self.hparams.update(found)
         self.__dict__["_hparams_initial"] = copy.deepcopy({k: v for k, v in found.items() if _is_plain(v)})
 
-    @property
+    @noted
     def hparams(self) -> Hyperparameters:
         """What `save_hyperparameters` has kept; may be changed."""
         if "_hparams" not in self.__dict__:

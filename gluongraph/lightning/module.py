@@ -15,6 +15,7 @@ from gluongraph.lightning.hooks import DataHooks, ModelHooks
 from gluongraph.lightning.hparams import HyperparametersMixin
 from gluongraph.lightning.metric_objects import BatchValue, is_collection, is_metric, members_of, metrics_of
 from gluongraph.lightning.metrics import Logged, reduction_of
+from gluongraph.lightning.read_attributes import other_for_each_batch
 from gluongraph.lightning.recording import current_recorder, not_loggable
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         """The number of the epoch, from 0 on; 0 without a Trainer."""
         return 0 if self._trainer is None else self._trainer.current_epoch
 
-    @property
+    @other_for_each_batch
     def global_step(self) -> int:
         """How many updates have been made; 0 without a Trainer."""
         return 0 if self._trainer is None else self._trainer.global_step

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gluongraph.errors import TraceError, warn, with_user_location
+from gluongraph.errors import warn
 from gluongraph.lightning.errors import MisconfigurationException, misconfigured
 from gluongraph.lightning.metric_objects import BatchValue, MetricCalls, is_metric
 from gluongraph.lightning.metrics import Logged, Observed
@@ -80,23 +80,3 @@ def recording(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         _LOCAL.recorder = before
-
-
-class TracedIndex:
-    """`batch_idx` of a step that is traced: the program is compiled once for all batches, so it has no value.
-
-    (A subclass of int would not do: Python reads the value of one without asking it.)
-
-    Raises:
-        TraceError: where it is compared, computed with or printed.
-    """
-
-    def _refuse(self, *_: Any) -> Any:
-        message = "a compiled step asks for the value of batch_idx: it is one program for all batches"
-        help = "do that in on_train_batch_start or on_train_batch_end, or use L.Trainer(..., eager=True)"
-        raise TraceError(with_user_location(message, help=help))
-
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __index__ = __int__ = __float__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __rmod__ = _refuse
-    __floordiv__ = __rfloordiv__ = __truediv__ = __rtruediv__ = __neg__ = __pow__ = __rpow__ = _refuse
-    __str__ = __format__ = __hash__ = _refuse

@@ -25,6 +25,7 @@ from gluongraph.lightning.metrics import Logged, Store
 from gluongraph.lightning.optimizers import LRSchedulerConfig
 from gluongraph.lightning.profilers import profiler_of
 from gluongraph.lightning.ranks import Ranks
+from gluongraph.lightning.read_attributes import noted, other_for_each_batch
 from gluongraph.lightning.run import Run
 
 
@@ -355,47 +356,47 @@ class Trainer:
         """The counters of the training."""
         return self.fit_loop.counters
 
-    @property
+    @noted
     def current_epoch(self) -> int:
         """The number of the epoch, from 0 on."""
         return self.counters.epoch
 
-    @property
+    @other_for_each_batch
     def global_step(self) -> int:
         """How many updates have been made."""
         return self.counters.global_step
 
-    @property
+    @other_for_each_batch
     def is_last_batch(self) -> bool:
         """Is this the last batch of the epoch?"""
         return self.counters.is_last_batch
 
-    @property
+    @noted
     def training(self) -> bool:
         """Is a batch of the training being run?"""
         return self.state.stage == "train"
 
-    @property
+    @noted
     def sanity_checking(self) -> bool:
         """Is the validation run before the training?"""
         return self.state.stage == "sanity_check"
 
-    @property
+    @noted
     def validating(self) -> bool:
         """Is a validation being run?"""
         return self.state.stage == "validate"
 
-    @property
+    @noted
     def testing(self) -> bool:
         """Is a test being run?"""
         return self.state.stage == "test"
 
-    @property
+    @noted
     def predicting(self) -> bool:
         """Are predictions being made?"""
         return self.state.stage == "predict"
 
-    @property
+    @noted
     def evaluating(self) -> bool:
         """Is a validation or a test being run?"""
         return self.state.stage in ("validate", "test", "sanity_check")

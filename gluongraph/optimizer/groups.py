@@ -67,6 +67,17 @@ class ParameterGroups(Optimizer):
         vars(made).update(vars(self), _members=tuple(map(copy.copy, self._members)), _source=None)
         return made
 
+    def extend(self, members: Sequence[Optimizer], group_of: Mapping[Index, int]) -> None:
+        """Add optimizers for further parameters; `group_of` counts the groups from the first there has been.
+
+        Raises:
+            ValueError, MXNetError: as when it is made; nothing is changed.
+        """
+        _check_members([*self._members, *members], group_of)
+        self._members = (*self._members, *members)
+        self._group_of |= group_of
+        self._share()
+
     def _share(self) -> None:
         told = {name: getattr(self, name) for name in _SHARED}
         for member in self._members:

@@ -9,6 +9,7 @@ from gluongraph import optimizer as optimizers
 from gluongraph.errors import MXNetError, pluralize, with_user_location
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.optimizer import Optimizer, ParameterGroups
+from gluongraph.optimizer.counting import Index
 from gluongraph.optimizer.torch.base import TorchRule
 from gluongraph.torch import optimizer_states
 from gluongraph.torch.parameters import parameter_of
@@ -36,23 +37,66 @@ class TorchOptimizers:
 
     def __init__(self, given: Any, params: Sequence[Parameter] | None, multi_precision: bool = False):
         self.optimizers: tuple[Any, ...] = tuple(given) if isinstance(given, (list, tuple)) else (given,)
-        rules = [_rule_of(each) for each in self.optimizers]
-        self._groups = [(each, number) for each in self.optimizers for number in range(len(each.param_groups))]
+        self._rules = [_rule_of(each) for each in self.optimizers]
+        self._groups: list[tuple[Any, int]] = []
+        self.tensors: list[Any] = []
+        self.parameters: list[Parameter] = []
+        self._read: list[tuple[Any, ...]] = []
         self._sizes = self._count_groups()
-        members = [
-            rule() for rule, each in zip(rules, self.optimizers, strict=True) for _ in range(len(each.param_groups))
-        ]
-        self.tensors: list[Any] = [p for each, number in self._groups for p in each.param_groups[number]["params"]]
-        self.parameters = [_parameter(tensor, number) for number, tensor in enumerate(self.tensors)]
-        _check_held(self.parameters, params)
-        self._read: list[tuple[Any, ...]] = [() for _ in members]
-        self.pull(members)
-        sizes = [len(each.param_groups[number]["params"]) for each, number in self._groups]
-        owners = [group for group, size in enumerate(sizes) for _ in range(size)]
-        self.rule = ParameterGroups(members, dict(enumerate(owners)), multi_precision=multi_precision, source=self)
+        members, group_of = self._taken(params)
+        self.rule = ParameterGroups(members, group_of, multi_precision=multi_precision, source=self)
 
     def _count_groups(self) -> list[list[int]]:
         return [[len(group["params"]) for group in each.param_groups] for each in self.optimizers]
+
+    def _taken(self, params: Sequence[Parameter] | None) -> tuple[list[TorchRule], dict[Index, int]]:
+        """The members for the groups that have none yet, and the groups of their parameters, by index."""
+        groups = [(each, n) for each in self.optimizers for n in range(len(each.param_groups))][len(self._groups) :]
+        rules = dict(zip(map(id, self.optimizers), self._rules, strict=True))
+        sizes = [len(each.param_groups[number]["params"]) for each, number in groups]
+        tensors = [p for each, number in groups for p in each.param_groups[number]["params"]]
+        first = len(self.tensors)
+        found = [_parameter(tensor, first + number) for number, tensor in enumerate(tensors)]
+        _check_held([*self.parameters, *found], params)
+        members = [rules[id(each)]() for each, _ in groups]
+        owners = [len(self._groups) + number for number, size in enumerate(sizes) for _ in range(size)]
+        self._write(groups, members, read := [() for _ in members])
+        self._groups += groups
+        self._read += read
+        self.tensors += tensors
+        self.parameters += found
+        return members, {first + place: owner for place, owner in enumerate(owners)}
+
+    # -- parameters that are added
+
+    @property
+    def has_grown(self) -> bool:
+        """Have parameter groups been added since they were taken over?"""
+        return sum(len(each.param_groups) for each in self.optimizers) != len(self._groups)
+
+    def grow(self) -> list[Parameter]:
+        """Take over the groups that `add_param_group` has added; gives their parameters.
+
+        Raises:
+            MXNetError: parameters of a module that `from_torch` has not taken; parameters were added or removed in
+                another way. Nothing is changed.
+        """
+        sizes = self._count_groups()
+        *before, last = self._sizes
+        if sizes[:-1] != before or sizes[-1][: len(last)] != last:
+            raise self._changed_error()
+        known = len(self.parameters)
+        members, group_of = self._taken(None)
+        self._sizes = sizes
+        self.rule.extend(members, group_of)
+        return self.parameters[known:]
+
+    @staticmethod
+    def _changed_error() -> MXNetError:
+        message = "the parameters in the groups of the optimizer of torch were changed after the Trainer was made"
+        return MXNetError(
+            with_user_location(message, help="add them by add_param_group, to the last optimizer")
+        )
 
     # -- options, as `optimizer.groups.Source` has it
 
@@ -60,23 +104,26 @@ class TorchOptimizers:
         """Write the options of now into the members.
 
         Raises:
-            MXNetError: parameters have been added.
+            MXNetError: parameters have been added, and not been taken over.
             ValueError: an option has a value that is out of its range.
         """
         if self._count_groups() != self._sizes:
-            message = "parameters were added to the optimizer of torch after the Trainer was made"
-            raise MXNetError(with_user_location(message, help="make the Trainer when all param_groups are there"))
-        for place, ((each, number), member) in enumerate(zip(self._groups, members, strict=True)):
+            raise self._changed_error()
+        self._write(self._groups, members, self._read)
+
+    @staticmethod
+    def _write(groups: Sequence[tuple[Any, int]], members: Sequence[Optimizer], read: list[tuple[Any, ...]]) -> None:
+        """Write the options of groups into their members, where they are not those of `read`, which they become."""
+        for place, ((each, number), member) in enumerate(zip(groups, members, strict=True)):
             assert isinstance(member, TorchRule)
             group, names = each.param_groups[number], (*member.options, *member.flags)
             values = tuple(_plain(group.get(name, member.option(name))) for name in names)
-            if values != self._read[place]:
+            if values != read[place]:
                 for name, value in zip(names, values, strict=True):
                     member.set_option(name, value)
-                self._read[place] = values
-            each._opt_called = (
-                True  # what optimizer.step() does; a scheduler of torch warns where it has not been called
-            )
+                read[place] = values
+            # What optimizer.step() does; a scheduler of torch warns where it has not been called.
+            each._opt_called = True
 
     def push(self, members: Sequence[Optimizer]) -> None:
         """Write into the groups what has been set in the members: by `set_learning_rate`, or a checkpoint."""

@@ -203,8 +203,8 @@ def check_nets() -> None:
     assert_equal_results(tokens, make=with_tokens)
 
 
-def regularized(ctx: Any = None) -> Any:
-    return filled(Regularized(), ctx)
+def regularized(**how: Any) -> Any:
+    return filled(Regularized(), **how)
 
 
 def check_small_buckets() -> None:
@@ -213,9 +213,11 @@ def check_small_buckets() -> None:
     try:
         for nbytes in (64, 100, 200):
             sharded.BUCKET = nbytes
-            for options in ({}, {"clip_norm": 0.1}, {"precision": "16-mixed"}, {"remat": "auto"}):
-                # The penalty's gradient is much larger than that of the loss: 1.3e-6 on 4 ranks, by the order of sums.
-                assert_equal_results(Run.train, make=regularized, tolerance=5e-6, **options)
+            # The penalty's cubes amplify what the order of sums changes: in float32 up to 6e-6 on 4 ranks.
+            for options in ({}, {"clip_norm": 0.1}, {"remat": "auto"}):
+                how = {"dtype": "float64"}
+                assert_equal_results(Run.train, make=regularized, how=how, tolerance=1e-13, **options)
+            assert_equal_results(Run.train, make=regularized, tolerance=2e-5, precision="16-mixed")
     finally:
         sharded.BUCKET = whole
 

@@ -96,6 +96,7 @@ class FusedEngine:
         """One batch: its gradients are added to those since the last update, or with those it is one. Gives loss and
         result; None where training_step leaves the batch out."""
         function = self.function
+        self.steps.refresh()
         if structure != function.structure:
             function.structure = structure
         try:
@@ -114,6 +115,7 @@ class FusedEngine:
     def train_many(self, batches: Sequence[Sequence[Any]], structure: Structure) -> tuple[Any, Any]:
         """One update for each of several batches, all of one type, by one call; stacked losses and results."""
         function = self.function
+        self.steps.refresh()
         if structure != function.structure:
             function.structure = structure
         losses, results, arguments = self.step(*[_stacked(each) for each in zip(*batches, strict=True)])
@@ -137,6 +139,7 @@ class EvaluationEngine:
             step = compile_step(function, **self.options)
             self._known[key] = function, step
         function, step = self._known[key]
+        self.steps.refresh()
         result, arguments = step.predict(*arrays)
         function.note(arrays, structure, arguments)
         return result

@@ -11,8 +11,11 @@ from gluongraph.gluon.block import HybridBlock
 from gluongraph.lightning.batch import Structure, unflatten
 from gluongraph.lightning.engine.steps import Traced, arguments
 from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.read_attributes import ReadAttributes, noting
 from gluongraph.lightning.recording import Recorder, recording
 from gluongraph.ndarray import NDArray
+
+_OWN = frozenset({"_trainer", "_current_fx"})  # attributes that LightningModule keeps for itself
 
 
 class GluonSteps(HybridBlock):
@@ -38,12 +41,17 @@ class GluonSteps(HybridBlock):
         """Itself."""
         return self
 
+    def refresh(self) -> None:
+        """Nothing: blocks say themselves when they change."""
+
     def run(self, kind: str, structure: Structure, arrays: Sequence[NDArray], dataloader_idx: int | None) -> Traced:
         """The module's `kind` on a batch of these arrays."""
         recorder = Recorder(kind)
         module = self.__dict__["module"]
         batch = unflatten(structure, iter(arrays))
-        with recording(recorder):
+        reads = ReadAttributes()
+        with noting(reads, [module], type(module), _OWN), recording(recorder):
             result = getattr(module, kind)(*arguments(module, kind, batch, dataloader_idx))
+        reads.guard()
         values = [v if isinstance(v, NDArray) else NDArray(np.asarray(v, np.float64)) for v in recorder.values]
         return Traced(result, tuple(recorder.logged), values)

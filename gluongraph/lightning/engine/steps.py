@@ -13,7 +13,7 @@ from gluongraph.lightning.batch import Structure
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.metric_objects import MetricCalls
 from gluongraph.lightning.metrics import Logged, Observed
-from gluongraph.lightning.recording import TracedIndex
+from gluongraph.lightning.read_attributes import TracedNumber
 from gluongraph.ndarray import NDArray
 
 
@@ -39,6 +39,9 @@ class Steps(Protocol):
     def block(self) -> HybridBlock:
         """The block."""
 
+    def refresh(self) -> None:
+        """Follow what hooks may have done to the module since the last batch."""
+
     def run(self, kind: str, structure: Structure, arrays: Sequence[NDArray], dataloader_idx: int | None) -> Traced:
         """The module's `kind`, as "training_step", on a batch."""
 
@@ -55,7 +58,7 @@ def arguments(module: Any, kind: str, batch: Any, dataloader_idx: int | None) ->
     if dataloader_idx is not None and not takes_all and count < 3 and "dataloader_idx" not in {p.name for p in names}:
         message = f"there are several loaders, and {type(module).__name__}.{kind} does not take dataloader_idx"
         raise misconfigured(message, help=f"def {kind}(self, batch, batch_idx, dataloader_idx=0)")
-    given = (batch, TracedIndex(), 0 if dataloader_idx is None else dataloader_idx)
+    given = (batch, TracedNumber("batch_idx"), 0 if dataloader_idx is None else dataloader_idx)
     return given if takes_all else given[: min(count, 3)]
 
 

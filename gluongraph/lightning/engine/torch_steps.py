@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import warnings
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import with_user_location
+from gluongraph.errors import ShapeError, warn, with_user_location
 from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.trace_guards import PLAIN
 from gluongraph.host.progress import task
 from gluongraph.lightning.batch import Structure, unflatten
 from gluongraph.lightning.engine.steps import Traced, arguments
 from gluongraph.lightning.metric_objects import recorded, refuse_in_result
+from gluongraph.lightning.read_attributes import ReadAttributes, UserCode, noting
 from gluongraph.lightning.recording import Recorder, recording
 from gluongraph.ndarray import NDArray
 from gluongraph.torch import export
@@ -22,6 +27,26 @@ from gluongraph.torch.module_block import ModuleBlock
 from gluongraph.torch.program import Program
 
 PREFIX = "module."  # what the names of the module's parameters begin with in an exported step
+VARIANTS = 8  # of one step function for one type of batch, as attributes that it reads change
+_NUMBERS = itertools.count()
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A step function as it was exported, and the attributes that it has read; it holds while they are unchanged."""
+
+    number: int
+    program: Program
+    recorder: Recorder
+    reads: ReadAttributes
+
+
+@dataclass
+class Effects:
+    """What a step function does besides computing: the attributes in which it keeps arrays, and sets numbers."""
+
+    kept: Sequence[str] = ()
+    numbers: Sequence[str] = ()
 
 
 class TorchSteps(ModuleBlock):
@@ -31,27 +56,63 @@ class TorchSteps(ModuleBlock):
 
     def __init__(self, module: Any):
         super().__init__(module, share=True)
-        self._programs: dict[Hashable, tuple[Program, Recorder]] = {}
+        self._programs: dict[Hashable, Variant] = {}  # by kind, structure and types of a batch, and `Variant.number`
+        self._variants: dict[Hashable, list[Variant]] = {}
         self._hold([self._canonical[name] for name, _ in module.named_buffers(remove_duplicate=False)])
+        self._shared = {own: (held, name, tensor) for own, held, name, tensor in self._places()}
+        self._calls = UserCode.calls
 
     @property
     def block(self) -> HybridBlock:
         """Itself."""
         return self
 
+    def _places(self) -> Iterator[tuple[str, dict[str, Any], str, Any]]:
+        """Each tensor of the module: its name here, the dict of the part that holds it, and its name there."""
+        for path, part in self._module.named_modules():
+            for held in (part._parameters, part._buffers):
+                for name, tensor in held.items():
+                    own = f"{path}.{name}".lstrip(".")
+                    if tensor is not None and own in self._reg_params:
+                        yield own, held, name, tensor
+
+    def refresh(self) -> None:
+        """Follow what hooks may have done to the module since the last batch: parameters that are to be trained or not,
+        and tensors that have been replaced, whose values the shared ones take over."""
+        if self._calls == UserCode.calls:
+            return
+        self._calls = UserCode.calls
+        for own, (held, name, tensor) in self._shared.items():
+            if (now := held.get(name)) is not tensor and now is not None:
+                if now.shape != tensor.shape:
+                    raise _other_shape_error(own, tensor, now)
+                tensor.detach().copy_(now.detach())
+                tensor.requires_grad = now.requires_grad
+                held[name] = tensor
+            req = "write" if tensor.requires_grad else "null"
+            if own in self._trained and self._reg_params[own].grad_req != req:
+                self._reg_params[own].grad_req = req
+
     def run(self, kind: str, structure: Structure, arrays: Sequence[NDArray], dataloader_idx: int | None) -> Traced:
         """The module's `kind` on a batch of these arrays."""
         types = tuple((a.type.dtype, a.shape) for a in arrays)
         key = (kind, bool(STATE.training), structure, types, dataloader_idx)
-        if key not in self._programs:
-            self._programs[key] = self._export(kind, structure, types, dataloader_idx)
-        result, values, given = self._run_program(key, arrays)
-        recorder = self._programs[key][1]
+        variants = self._variants.setdefault(key, [])
+        variant = next((each for each in variants if each.reads.unchanged), None)
+        if variant is None:
+            variant = self._export(kind, structure, types, dataloader_idx)
+            self._programs[variant.number] = variant
+            variants.append(variant)
+            if len(variants) > VARIANTS:
+                del self._programs[variants.pop(0).number]
+        variant.reads.guard()
+        result, values, given = self._run_program(variant.number, arrays)
+        recorder = variant.recorder
         observed = tuple(recorder.observed)
         return Traced(result, tuple(recorder.logged), list(values), recorder.calls, observed, list(given))
 
     def _program(self, key: Hashable) -> Program:
-        return self._programs[key][0]
+        return self._programs[key].program
 
     def _export(
         self,
@@ -59,35 +120,37 @@ class TorchSteps(ModuleBlock):
         structure: Structure,
         types: tuple[tuple[str, tuple[int, ...]], ...],
         dataloader_idx: int | None,
-    ) -> tuple[Program, Recorder]:
+    ) -> Variant:
         """A step function as a program, with what it logs, and the calls of torchmetrics' objects in it.
 
         Raises:
             ExportError: torch.export cannot trace it, with the line and the way out.
         """
         torch = export.torch()
-        recorder, kept = Recorder(kind), list[str]()
-        step = _step_module(self._module, kind, structure, dataloader_idx, recorder, kept)
+        recorder, reads, effects = Recorder(kind), ReadAttributes(), Effects()
+        step = _step_module(self._module, kind, structure, dataloader_idx, recorder, effects)
         examples = tuple(torch.zeros(shape, dtype=getattr(torch, DTYPES[dtype].long)) for dtype, shape in types)
         training = bool(STATE.training)
         with (
             task(0, f"tracing {self._what}.{kind}"),
             export.mode(self._module, training),
+            noting(reads, self._module.modules(), torch.nn.Module, _own_attributes()),
             _unchanged(self._module),
             recorded(self._module, recorder),
         ):
             exported = export.export(step, examples, {}, None)
-        if kept:
-            raise _kept_error(kind, kept[0])
+        if effects.kept:
+            raise _kept_error(kind, effects.kept[0])
+        _warn_of_numbers(kind, effects.numbers)
         names = {PREFIX + name: own for name, own in self._canonical.items()}
-        return Program(exported, names), recorder
+        return Variant(next(_NUMBERS), Program(exported, names), recorder, reads)
 
 
 def _step_module(
-    module: Any, kind: str, structure: Structure, dataloader_idx: int | None, recorder: Recorder, kept: list[str]
+    module: Any, kind: str, structure: Structure, dataloader_idx: int | None, recorder: Recorder, effects: Effects
 ) -> Any:
-    """A torch.nn.Module whose forward is the step function on the arrays of a batch. `kept` gets the names of
-    attributes in which it keeps arrays."""
+    """A torch.nn.Module whose forward is the step function on the arrays of a batch; it says what that leaves behind in
+    `effects`."""
     nn = export.torch().nn
 
     class Step(nn.Module):  # type: ignore[misc, name-defined]
@@ -98,16 +161,24 @@ def _step_module(
         def forward(self, *leaves: Any) -> Any:
             recorder.clear()
             batch = unflatten(structure, iter(leaves))
-            before = _tensors_kept(module)
+            before, numbers = _tensors_kept(module), _numbers(module)
             with recording(recorder):
                 result = getattr(module, kind)(*arguments(module, kind, batch, dataloader_idx))
             refuse_in_result(result, kind)
-            kept.extend(name for name, held in _tensors_kept(module).items() if held - before.get(name, set()))
+            kept = [name for name, held in _tensors_kept(module).items() if held - before.get(name, set())]
+            changed = [f"self.{name}" for name, n in _numbers(module).items() if numbers.get(name, n) != n]
+            effects.kept, effects.numbers = kept, changed
             values = [value if hasattr(value, "shape") else float(value) for value in _tensors(recorder.values)]
             return result, values, [each.detach() for each in recorder.calls.tensors]
 
     Step.__name__ = Step.__qualname__ = f"{type(module).__name__}.{kind}"
     return Step()
+
+
+@functools.cache
+def _own_attributes() -> frozenset[str]:
+    """The attributes that torch.nn.Module and LightningModule keep for themselves: parts, parameters, hooks."""
+    return frozenset(vars(export.torch().nn.Module())) - {"training"} | {"_trainer", "_current_fx"}
 
 
 def _tensors(values: Sequence[Any]) -> list[Any]:
@@ -138,9 +209,41 @@ def _tensors_kept(module: Any) -> dict[str, set[int]]:
 def _kept_error(kind: str, name: str) -> export.ExportError:
     """The error of a step function that keeps arrays, which have no values while it is traced, in an attribute."""
     message = f"{kind} keeps arrays in self.{name}, and is compiled: they have no values while it is traced"
-    hook = f"on_{kind.removesuffix('_step').replace('training', 'train')}_batch_end"
-    help = f"return them in a dict, and take them from `outputs` in {hook}; or L.Trainer(..., eager=True)"
+    help = f"return them in a dict, and take them from `outputs` in {_batch_end(kind)}; or L.Trainer(..., eager=True)"
     return export.ExportError(with_user_location(message, help=help))
+
+
+def _other_shape_error(name: str, tensor: Any, now: Any) -> ShapeError:
+    """The error of a tensor of a module that a hook has replaced by one of another shape."""
+    shapes = f"shape {tuple(now.shape)}, not {tuple(tensor.shape)}"
+    message = f"self.{name} has been replaced by a tensor of {shapes}, and the compiled step has its memory"
+    help = "make it as large as it will be, and write into it; or L.Trainer(..., eager=True)"
+    return ShapeError(with_user_location(message, help=help))
+
+
+def _numbers(module: Any) -> dict[str, Any]:
+    """The numbers, flags and texts in attributes of a module and of those within it, by name."""
+    own = _own_attributes()
+    return {
+        f"{path}.{name}".lstrip("."): value
+        for path, part in module.named_modules()
+        for name, value in vars(part).items()
+        if name not in own and type(value) in PLAIN
+    }
+
+
+def _warn_of_numbers(kind: str, numbers: Sequence[str]) -> None:
+    """Warn of numbers that a step function sets: it is run when it is traced, not for each batch."""
+    if numbers:
+        warn(
+            f"{kind} sets {', '.join(numbers)}, which a compiled step does not do: its Python runs while it is traced."
+            f" Do that in {_batch_end(kind)}, or use L.Trainer(..., eager=True)"
+        )
+
+
+def _batch_end(kind: str) -> str:
+    """The hook after each batch of a step function."""
+    return f"on_{kind.removesuffix('_step').replace('training', 'train')}_batch_end"
 
 
 @contextmanager
