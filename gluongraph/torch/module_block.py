@@ -45,6 +45,7 @@ class ModuleBlock(HybridBlock):
         self._dtypes = {name: dtype_of(tensor) for name, tensor in self._tensors.items()}
         self._constants: dict[str, Array] = {}
         self._version = 0  # of the constants
+        self._numbers: dict[str, NDArray] = {}  # arrays of shape () that programs read as further states
         self._builder = OwnedBuilder(self._build)
 
     def _hold(self, moved: Collection[str]) -> None:
@@ -92,6 +93,7 @@ class ModuleBlock(HybridBlock):
             self._builder,
             *arrays,
             *(p.data() for p in self._reg_params.values()),
+            *self._numbers.values(),
             *(state for state, _ in sources),
             numbers=tuple(number for _, number in sources),
             key=key,
@@ -112,9 +114,10 @@ class ModuleBlock(HybridBlock):
     ) -> tuple[Node, ...]:
         """A program as a builder: its results that are arrays, and what its states become."""
         program = self._program(key)
-        inputs, held = len(program.inputs), len(self._reg_params)
+        names = (*self._reg_params, *self._numbers)
+        inputs, held = len(program.inputs), len(names)
         sources = list(zip(nodes[inputs + held :], numbers, strict=True))[::-1]
-        state: dict[str, Any] = dict(zip(self._reg_params, nodes[inputs : inputs + held], strict=True))
+        state: dict[str, Any] = dict(zip(names, nodes[inputs : inputs + held], strict=True))
         building = Building(program, wide, sources)
         state |= {name: building.constant(array) for name, array in self._constants.items()}
         results, moved = building.run(nodes[:inputs], state)

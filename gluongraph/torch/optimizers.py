@@ -94,9 +94,7 @@ class TorchOptimizers:
     @staticmethod
     def _changed_error() -> MXNetError:
         message = "the parameters in the groups of the optimizer of torch were changed after the Trainer was made"
-        return MXNetError(
-            with_user_location(message, help="add them by add_param_group, to the last optimizer")
-        )
+        return MXNetError(with_user_location(message, help="add them by add_param_group, to the last optimizer"))
 
     # -- options, as `optimizer.groups.Source` has it
 

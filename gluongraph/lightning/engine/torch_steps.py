@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import warnings
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,12 +17,14 @@ from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.trace_guards import PLAIN
 from gluongraph.host.progress import task
 from gluongraph.lightning.batch import Structure, unflatten
+from gluongraph.lightning.engine.moving_numbers import MovingNumbers
 from gluongraph.lightning.engine.steps import Traced, arguments
 from gluongraph.lightning.metric_objects import recorded, refuse_in_result
 from gluongraph.lightning.read_attributes import ReadAttributes, UserCode, noting
 from gluongraph.lightning.recording import Recorder, recording
 from gluongraph.ndarray import NDArray
 from gluongraph.torch import export
+from gluongraph.torch.export import Exported, ExportError
 from gluongraph.torch.module_block import ModuleBlock
 from gluongraph.torch.program import Program
 
@@ -58,6 +60,7 @@ class TorchSteps(ModuleBlock):
         super().__init__(module, share=True)
         self._programs: dict[Hashable, Variant] = {}  # by kind, structure and types of a batch, and `Variant.number`
         self._variants: dict[Hashable, list[Variant]] = {}
+        self._moving = MovingNumbers(module, self._numbers)
         self._hold([self._canonical[name] for name, _ in module.named_buffers(remove_duplicate=False)])
         self._shared = {own: (held, name, tensor) for own, held, name, tensor in self._places()}
         self._calls = UserCode.calls
@@ -82,6 +85,7 @@ class TorchSteps(ModuleBlock):
         if self._calls == UserCode.calls:
             return
         self._calls = UserCode.calls
+        self._moving.refresh()
         for own, (held, name, tensor) in self._shared.items():
             if (now := held.get(name)) is not tensor and now is not None:
                 if now.shape != tensor.shape:
@@ -100,6 +104,8 @@ class TorchSteps(ModuleBlock):
         variants = self._variants.setdefault(key, [])
         variant = next((each for each in variants if each.reads.unchanged), None)
         if variant is None:
+            for each in variants:
+                self._moving.add(each.reads.changed())
             variant = self._export(kind, structure, types, dataloader_idx)
             self._programs[variant.number] = variant
             variants.append(variant)
@@ -130,20 +136,34 @@ class TorchSteps(ModuleBlock):
         recorder, reads, effects = Recorder(kind), ReadAttributes(), Effects()
         step = _step_module(self._module, kind, structure, dataloader_idx, recorder, effects)
         examples = tuple(torch.zeros(shape, dtype=getattr(torch, DTYPES[dtype].long)) for dtype, shape in types)
-        training = bool(STATE.training)
-        with (
-            task(0, f"tracing {self._what}.{kind}"),
-            export.mode(self._module, training),
-            noting(reads, self._module.modules(), torch.nn.Module, _own_attributes()),
-            _unchanged(self._module),
-            recorded(self._module, recorder),
-        ):
-            exported = export.export(step, examples, {}, None)
+        moving = self._moving.of(kind)
+        try:
+            exported = self._exported(step, examples, recorder, reads, moving)
+        except ExportError:
+            if not moving:
+                raise
+            self._moving.keep_constant(kind)
+            return self._export(kind, structure, types, dataloader_idx)
         if effects.kept:
             raise _kept_error(kind, effects.kept[0])
         _warn_of_numbers(kind, effects.numbers)
-        names = {PREFIX + name: own for name, own in self._canonical.items()}
+        names = {PREFIX + name: own for name, own in self._canonical.items()} | {PREFIX + n: n for n in moving}
         return Variant(next(_NUMBERS), Program(exported, names), recorder, reads)
+
+    def _exported(
+        self, step: Any, examples: tuple[Any, ...], recorder: Recorder, reads: ReadAttributes, moving: Sequence[str]
+    ) -> Exported:
+        """The program of torch.export; `reads` gets what it has read, `moving` are the numbers that are inputs."""
+        module = self._module
+        with (
+            task(0, f"tracing {self._what}.{recorder.fx}"),
+            export.mode(module, bool(STATE.training)),
+            self._moving.as_buffers(moving, reads),
+            noting(reads, module.modules(), export.torch().nn.Module, _own_attributes()),
+            _unchanged(module),
+            recorded(module, recorder),
+        ):
+            return export.export(step, examples, {}, None)
 
 
 def _step_module(
@@ -206,11 +226,11 @@ def _tensors_kept(module: Any) -> dict[str, set[int]]:
     }
 
 
-def _kept_error(kind: str, name: str) -> export.ExportError:
+def _kept_error(kind: str, name: str) -> ExportError:
     """The error of a step function that keeps arrays, which have no values while it is traced, in an attribute."""
     message = f"{kind} keeps arrays in self.{name}, and is compiled: they have no values while it is traced"
     help = f"return them in a dict, and take them from `outputs` in {_batch_end(kind)}; or L.Trainer(..., eager=True)"
-    return export.ExportError(with_user_location(message, help=help))
+    return ExportError(with_user_location(message, help=help))
 
 
 def _other_shape_error(name: str, tensor: Any, now: Any) -> ShapeError:
