@@ -13,6 +13,7 @@ from typing import Any, ParamSpec
 from gluongraph.errors import with_user_location
 from gluongraph.host import nvidia
 from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.strategies import Strategy
 from gluongraph.tracing.precision import precision_of
 
 ACCELERATORS = {
@@ -155,7 +156,7 @@ def strategy_of(strategy: Any) -> str | None:
     Raises:
         MisconfigurationException: there is none that is like it.
     """
-    name = str(strategy)
+    name = strategy.strategy_name if isinstance(strategy, Strategy) else str(strategy)
     if name in _REFUSED_STRATEGIES:
         help = "gluongraph run -n 4 train.py starts the ranks"
         raise misconfigured(f"strategy={strategy!r}: {_REFUSED_STRATEGIES[name]}", help=help)

@@ -47,8 +47,8 @@ class Recorder:
         if isinstance(value, (int, float)):
             warn(
                 f"self.log({logged.name!r}, {value!r}) in {self.fx} logs a number of Python's, which is a constant of"
-                " the compiled step: later steps log the same number. Log it in on_train_batch_end, or compute it of"
-                " arrays"
+                " the compiled step as long as the attributes that it reads hold the same. Compute it of arrays, or log"
+                " it in on_train_batch_end"
             )
         else:
             count = 1

@@ -147,7 +147,6 @@ class Trainer:
         self.target = args.target_of(accelerator)
         self.precision = args.check_precision(precision)
         self.strategy = args.strategy_of(strategy)
-        self._strategy_name = str(strategy)
         args.check_count("num_nodes", num_nodes, 1)
         self.num_nodes, self.num_devices = num_nodes, args.devices_of(devices, self.target)
         self.ranks = Ranks(self.num_devices, num_nodes)

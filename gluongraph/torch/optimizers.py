@@ -87,6 +87,8 @@ class TorchOptimizers:
             raise self._changed_error()
         known = len(self.parameters)
         members, group_of = self._taken(None)
+        for member in members:
+            member.clip_gradient = self.rule.members[0].clip_gradient
         self._sizes = sizes
         self.rule.extend(members, group_of)
         return self.parameters[known:]
@@ -102,10 +104,12 @@ class TorchOptimizers:
         """Write the options of now into the members.
 
         Raises:
-            MXNetError: parameters have been added, and not been taken over.
+            MXNetError: parameters were added or removed in another way than by `add_param_group`.
             ValueError: an option has a value that is out of its range.
         """
-        if self._count_groups() != self._sizes:
+        sizes = self._count_groups()
+        known = zip(sizes, self._sizes, strict=True)
+        if sizes != self._sizes and any(now[: len(before)] != before for now, before in known):
             raise self._changed_error()
         self._write(self._groups, members, self._read)
 

@@ -100,8 +100,9 @@ def test_metrics_of_another_epoch_are_forgotten() -> None:
 def test_several_metrics_take_one_array_of_the_program() -> None:
     model = Model()
     trainer = fit(model, max_epochs=1)
-    (program,) = trainer.engines.steps._programs.values()
-    assert len(program[1].calls.calls) == 3 and len(program[1].calls.tensors) == 2
+    (variant,) = trainer.engines.steps._programs.values()
+    calls = variant.recorder.calls
+    assert len(calls.calls) == 3 and len(calls.tensors) == 2
 
 
 class Computing(Model):

@@ -350,12 +350,34 @@ def test_a_wrong_rate_changes_nothing(way: str) -> None:
         np.testing.assert_array_equal(p.data().asnumpy(), weight)
 
 
-def test_groups_that_come_later() -> None:
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["SGD", "Adam", "NAdam", "RMSprop", "ASGD"])
+def test_groups_that_come_later(name: str, way: str) -> None:
+    """Their updates are counted from when they came, and their options are their own."""
+    both = Both(SHAPES)
+    given = plain(name, both.tensors[:2], {})
+    theirs, trainer = both.twin(given), gluon.Trainer(both.params, given)
+    update = WAYS[way](both.params, trainer)
+    for i, grads in enumerate(gradients(SHAPES, "float32")):
+        if i == 3:
+            given.add_param_group({"params": both.tensors[2:], "lr": 0.05, "weight_decay": 0.1})
+            theirs.add_param_group({"params": both.twins[2:], "lr": 0.05, "weight_decay": 0.1})
+            assert trainer.learning_rate == given.param_groups[0]["lr"]
+        if i == 5:
+            given.param_groups[1]["lr"] = theirs.param_groups[1]["lr"] = 0.03
+        both.step_twins(theirs, grads)
+        update(grads)
+    both.check()
+    assert len(trainer.params) == 4
+    assert trainer.torch_state_dict()["state"].keys() == theirs.state_dict()["state"].keys()
+
+
+def test_parameters_that_come_in_another_way() -> None:
     both = Both(SHAPES)
     given = torch.optim.Adam(both.tensors[:2])
     trainer = gluon.Trainer(both.params, given)
-    given.add_param_group({"params": both.tensors[2:]})
-    with pytest.raises(MXNetError, match="parameters were added to the optimizer of torch"):
+    given.param_groups[0]["params"].append(both.tensors[2])
+    with pytest.raises(MXNetError, match="parameters in the groups of the optimizer of torch were changed"):
         _ = trainer.learning_rate
 
 

@@ -7,18 +7,23 @@ from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.callbacks.checkpoint import Checkpoint
 from gluongraph.lightning.callbacks.device_stats_monitor import DeviceStatsMonitor
 from gluongraph.lightning.callbacks.early_stopping import EarlyStopping
+from gluongraph.lightning.callbacks.finetuning import BackboneFinetuning, BaseFinetuning
 from gluongraph.lightning.callbacks.gradient_accumulation_scheduler import GradientAccumulationScheduler
 from gluongraph.lightning.callbacks.lambda_function import LambdaCallback
 from gluongraph.lightning.callbacks.lr_monitor import LearningRateMonitor
 from gluongraph.lightning.callbacks.model_checkpoint import ModelCheckpoint
 from gluongraph.lightning.callbacks.model_summary import ModelSummary, RichModelSummary
 from gluongraph.lightning.callbacks.on_exception_checkpoint import OnExceptionCheckpoint
+from gluongraph.lightning.callbacks.prediction_writer import BasePredictionWriter
 from gluongraph.lightning.callbacks.progress import ProgressBar, RichProgressBar, TQDMProgressBar
 from gluongraph.lightning.callbacks.throughput_monitor import ThroughputMonitor
 from gluongraph.lightning.callbacks.timer import Timer
 from gluongraph.lightning.callbacks.weight_averaging import EMAWeightAveraging, WeightAveraging
 
 __all__ = [
+    "BackboneFinetuning",
+    "BaseFinetuning",
+    "BasePredictionWriter",
     "Callback",
     "Checkpoint",
     "DeviceStatsMonitor",
@@ -45,9 +50,6 @@ __getattr__ = says_what_instead(
         "StochasticWeightAveraging": "WeightAveraging averages the weights from a step on; a scheduler sets the rate",
         "BatchSizeFinder": "gluongraph inspect says what memory a step takes; mx.compile(memory_budget=...) fits it",
         "LearningRateFinder": "a short fit with a scheduler that raises the rate, and LearningRateMonitor('step')",
-        "BackboneFinetuning": "parameter.grad_req = 'null', or requires_grad = False, and a fit for each phase",
-        "BaseFinetuning": "parameter.grad_req = 'null', or requires_grad = False, and a fit for each phase",
-        "BasePredictionWriter": "a Callback whose on_predict_batch_end writes `outputs`",
         "ModelPruning": "prune the weights between two fits",
         "SpikeDetection": "Trainer(detect_anomaly=True) finds what is not finite; gradient_clip_val bounds the rest",
     },

@@ -9,6 +9,7 @@ from typing import Any
 
 from gluongraph import gluon
 from gluongraph.errors import with_user_location
+from gluongraph.gluon.data.dataloader import parts_of
 from gluongraph.gluon.data.sampler import State, restore, state_of
 from gluongraph.gluon.data.split import check_part
 from gluongraph.lightning.data.array_loader import ArrayLoader
@@ -180,6 +181,36 @@ def _is_sequential(sampler: Any) -> bool:
     data = torch_data()
     kinds: tuple[Any, ...] = (gluon.data.SequentialSampler,)
     return isinstance(sampler, kinds if data is None else (*kinds, data.SequentialSampler))
+
+
+def batch_indices(loader: Any) -> Iterator[list[int] | None]:
+    """The numbers of the samples in each batch, without end; None for batches of a loader whose order another pass
+    over its sampler would not tell: a random one, one of an iterable data set, or an unknown loader.
+
+    >>> from gluongraph import gluon
+    >>> from gluongraph.lightning.data.sampling import batch_indices
+    >>> found = batch_indices(gluon.data.DataLoader([5, 6, 7], batch_size=2))
+    >>> next(found), next(found), next(found)
+    ([0, 1], [2], None)
+    """
+    known = (is_gluon_loader(loader) or is_torch_loader(loader)) and not _is_iterable_dataset(loader)
+    if known and _is_in_order(sampler_of(loader)):
+        batches = loader.batch_sampler if is_torch_loader(loader) else parts_of(loader)[1]
+        for batch in batches or ([index] for index in loader.sampler):
+            yield [int(index) for index in batch]
+    while True:
+        yield None
+
+
+def _is_in_order(sampler: Any) -> bool:
+    """Does each pass over a sampler of single samples give the same numbers?"""
+    if isinstance(sampler, PartOfSampler):
+        return _is_in_order(sampler.sampler)
+    data = torch_data()
+    by_rank = (gluon.data.DistributedSampler, *(() if data is None else (data.DistributedSampler,)))
+    if isinstance(sampler, by_rank):
+        return not getattr(sampler, "shuffle", True)
+    return _is_sequential(sampler) or isinstance(sampler, (list, tuple, range))
 
 
 def seed_workers(loader: Any, rank: int) -> None:

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from gluongraph.lightning.batch import to_user
+from gluongraph.lightning.callbacks.prediction_writer import BasePredictionWriter
 from gluongraph.lightning.data.combined import close
 from gluongraph.lightning.data.loaders import begin, num_batches
+from gluongraph.lightning.data.sampling import batch_indices
 from gluongraph.lightning.engine.steps import arguments
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.loops.gather import gathered
@@ -125,11 +127,20 @@ class EvaluationLoop:
 
 
 class PredictionLoop(EvaluationLoop):
-    """Runs `predict_step` over loaders, and keeps what it gives."""
+    """Runs `predict_step` over loaders, and keeps what it gives: `predictions` of all batches, of several loaders a
+    list for each, and `epoch_batch_indices`, the numbers of their samples."""
 
     def __init__(self, trainer: Any):
         super().__init__(trainer, "predict")
         self.return_predictions = True
+        self.predictions: list[Any] = []
+        self.current_batch_indices: list[int] | None = None
+        self.epoch_batch_indices: list[list[list[int] | None]] = []
+
+    def _keeps(self) -> bool:
+        """Does anybody want the predictions of all batches?"""
+        writers = (c for c in self.trainer.callbacks if isinstance(c, BasePredictionWriter))
+        return self.return_predictions or any(c.interval != "batch" for c in writers)
 
     def predict(self) -> Any:
         """The results: a list of the batches', or of several loaders a list of those."""
@@ -139,25 +150,36 @@ class PredictionLoop(EvaluationLoop):
             return None
         store = trainer.metric_log.stores["evaluate"]
         results: list[list[Any]] = []
+        self.epoch_batch_indices, keeps = [], self._keeps()
         with trainer.evaluation_mode(self.kind), trainer.evaluation_weights():
             self._begin()
             several = len(self.loaders or ()) > 1
             for number, (loader, limit) in enumerate(zip(self.loaders or (), self.limits, strict=True)):
                 index = number if several else None
                 trainer.dataloader_idx = index
-                made = []
-                for batch_idx, batch in enumerate(_limited(loader, limit)):
-                    output = to_user(self._step(batch, batch_idx, index, store), trainer.is_torch)
-                    if self.return_predictions:
-                        made.append(output)
-                splits = trainer.world_size > 1 and trainer.use_distributed_sampler and self.return_predictions
-                results.append(gathered(made, trainer.ranks, trainer.is_torch) if splits else made)
+                results.append(self._over(loader, limit, index, store, keeps))
             trainer.dataloader_idx = None
+            self.predictions = results if several else results[0]
             self._call("epoch_end")
             self._call("end")
+        self.predictions = []
         if not self.return_predictions:
             return None
-        return results if len(results) > 1 else results[0]
+        if trainer.world_size > 1 and trainer.use_distributed_sampler:
+            results = [gathered(made, trainer.ranks, trainer.is_torch) for made in results]
+        return results if several else results[0]
+
+    def _over(self, loader: Any, limit: int | float, index: int | None, store: Any, keeps: bool) -> list[Any]:
+        """The predictions for the batches of one loader, if they are kept."""
+        made, indices = list[Any](), batch_indices(loader)
+        self.epoch_batch_indices.append(numbers := [])
+        for batch_idx, batch in enumerate(_limited(loader, limit)):
+            self.current_batch_indices = next(indices)
+            output = to_user(self._step(batch, batch_idx, index, store), self.trainer.is_torch)
+            if keeps:
+                made.append(output)
+                numbers.append(self.current_batch_indices)
+        return made
 
 
 def _limited(loader: Any, limit: int | float) -> Iterator[Any]:

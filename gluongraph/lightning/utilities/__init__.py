@@ -2,6 +2,8 @@
 
 from gluongraph.lightning.data.combined import CombinedLoader
 from gluongraph.lightning.errors import MisconfigurationException
+from gluongraph.lightning.utilities.grads import grad_norm
+from gluongraph.lightning.utilities.logo import cli_lightning_logo
 from gluongraph.lightning.utilities.rank_zero import (
     rank_zero_debug,
     rank_zero_deprecation,
@@ -14,6 +16,8 @@ from gluongraph.lightning.utilities.seed import seed_everything
 __all__ = [
     "CombinedLoader",
     "MisconfigurationException",
+    "cli_lightning_logo",
+    "grad_norm",
     "rank_zero_debug",
     "rank_zero_deprecation",
     "rank_zero_info",

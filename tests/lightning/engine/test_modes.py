@@ -121,15 +121,21 @@ def test_a_vector_cannot_be_logged() -> None:
         fit(Vector())
 
 
-def test_a_number_of_pythons_is_a_constant_and_a_warning() -> None:
+def test_numbers_of_pythons_are_logged_as_the_step_reads_them() -> None:
+    """Those of attributes and of the Trainer are followed; of others a warning says that they are constants."""
+    calls = []
+
     class Number(GluonModel):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
+            calls.append(0)
             self.log("epoch_now", float(self.current_epoch))
+            self.log("calls", len(calls))
             return super().training_step(batch, batch_idx)
 
     with pytest.warns(UserWarning, match="constant of"):
-        trainer = fit(Number())
-    assert float(trainer.callback_metrics["epoch_now"]) == 0.0
+        trainer = fit(Number(), max_epochs=3)
+    assert float(trainer.callback_metrics["epoch_now"]) == 2.0
+    assert float(trainer.callback_metrics["calls"]) == len(calls) == 3
 
 
 def test_torch_steps_that_keep_arrays_are_refused_and_put_back() -> None:
