@@ -49,7 +49,9 @@ class MovingNumbers:
         paths = {id(part): path for path, part in self._module.named_modules()}
         for part, attribute in changed:
             name = f"{paths.get(id(part), '')}.{attribute}".lstrip(".")
-            if id(part) in paths and name not in self._arrays and type(vars(part).get(attribute)) is float:
+            if id(part) not in paths or name in self._arrays or hasattr(type(part), attribute):
+                continue  # a default of the class would hide the buffer
+            if type(vars(part).get(attribute)) is float:
                 self._attributes[name] = _Attribute(part, attribute)
                 self._arrays[name] = NDArray(np.array(vars(part)[attribute], np.float32))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 import warnings
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.eager.tape import STATE
-from gluongraph.errors import ShapeError, warn, with_user_location
+from gluongraph.errors import MXNetError, ShapeError, warn, with_user_location
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.trace_guards import PLAIN
 from gluongraph.host.progress import task
@@ -43,6 +44,19 @@ class Variant:
     reads: ReadAttributes
 
 
+class Parts:
+    """A module with those within it, of which hooks may replace some."""
+
+    def __init__(self, module: Any):
+        self._module, self._before = module, list(module.modules())
+
+    @property
+    def unchanged(self) -> bool:
+        """Are they the same?"""
+        now = list(self._module.modules())
+        return len(now) == len(self._before) and all(map(operator.is_, now, self._before))
+
+
 @dataclass
 class Effects:
     """What a step function does besides computing: the attributes in which it keeps arrays, and sets numbers."""
@@ -60,6 +74,7 @@ class TorchSteps(ModuleBlock):
         super().__init__(module, share=True)
         self._programs: dict[Hashable, Variant] = {}  # by kind, structure and types of a batch, and `Variant.number`
         self._variants: dict[Hashable, list[Variant]] = {}
+        self._parts = Parts(module)
         self._moving = MovingNumbers(module, self._numbers)
         self._hold([self._canonical[name] for name, _ in module.named_buffers(remove_duplicate=False)])
         self._shared = {own: (held, name, tensor) for own, held, name, tensor in self._places()}
@@ -85,6 +100,7 @@ class TorchSteps(ModuleBlock):
         if self._calls == UserCode.calls:
             return
         self._calls = UserCode.calls
+        self._check_parts()
         self._moving.refresh()
         for own, (held, name, tensor) in self._shared.items():
             if (now := held.get(name)) is not tensor and now is not None:
@@ -96,6 +112,19 @@ class TorchSteps(ModuleBlock):
             req = "write" if tensor.requires_grad else "null"
             if own in self._trained and self._reg_params[own].grad_req != req:
                 self._reg_params[own].grad_req = req
+
+    def _check_parts(self) -> None:
+        """Refuse parameters that hooks have added: the compiled step has no memory for them."""
+        if self._parts.unchanged:
+            return
+        self._parts = Parts(self._module)
+        known = {id(tensor) for _, _, tensor in self._shared.values()}
+        if added := [name for name, p in self._module.named_parameters() if id(p) not in known]:
+            message = f"parameters were added to {self._what} after the training began: {', '.join(added[:5])}"
+            help = (
+                "make all layers in __init__ or setup, and freeze those that come later; or L.Trainer(..., eager=True)"
+            )
+            raise MXNetError(with_user_location(message, help=help))
 
     def run(self, kind: str, structure: Structure, arrays: Sequence[NDArray], dataloader_idx: int | None) -> Traced:
         """The module's `kind` on a batch of these arrays."""
@@ -163,6 +192,7 @@ class TorchSteps(ModuleBlock):
             _unchanged(module),
             recorded(module, recorder),
         ):
+            reads.note(Parts(module), "unchanged", True)
             return export.export(step, examples, {}, None)
 
 

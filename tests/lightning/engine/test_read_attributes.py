@@ -13,7 +13,7 @@ import pytest
 
 import gluongraph.lightning as L
 from gluongraph import gluon, nd
-from gluongraph.errors import ShapeError, UnsupportedError
+from gluongraph.errors import MXNetError, ShapeError, UnsupportedError
 from gluongraph.lightning.read_attributes import ReadAttributes, UserCode
 
 torch = pytest.importorskip("torch")
@@ -33,6 +33,8 @@ class Settings:
 
 class Model(L.LightningModule):
     """Its loss has a penalty, whose weight a case computes; `exports` counts how often training_step was traced."""
+
+    default = 0.0
 
     def __init__(self, case: Case, penalty: float = 0.0):
         super().__init__()
@@ -108,6 +110,7 @@ CASES = {
     "a float that becomes None": Case(
         _set(weight=lambda m: (0.1, 0.2, 0.3, None)[m.current_epoch]), weight=lambda m: m.weight or 0.5
     ),
+    "a default of the class": Case(_set(default=lambda m: 0.1 * m.current_epoch), weight=lambda m: m.default),
     "a flag": Case(_set(flag=lambda m: m.current_epoch % 2 == 1), weight=lambda m: 0.2 if m.flag else 0.0),
     "an entry of a list": Case(lambda m, e: m.listed.__setitem__(1, 0.1 * e), weight=lambda m: m.listed[1]),
     "a hyperparameter": Case(lambda m, e: m.hparams.update(penalty=0.1 * e), weight=lambda m: m.hparams.penalty),
@@ -121,6 +124,7 @@ CASES = {
     "a function": Case(_set(act=lambda m: torch.relu if m.current_epoch else torch.tanh)),
     "a layer that predicts": Case(lambda m, e: m.norm.train(e != 1)),
     "a layer's setting": Case(lambda m, e: setattr(m.norm, "momentum", 0.1 / (e + 1))),
+    "another layer": Case(lambda m, e: setattr(m, "drop", torch.nn.Dropout(0.0) if e % 2 else torch.nn.Tanh())),
     "frozen parameters": Case(lambda m, e: m.first.requires_grad_(e != 1)),
 }
 
@@ -186,6 +190,15 @@ def test_a_buffer_of_another_shape_is_refused() -> None:
     longer = Case(_set(buffer=lambda m: torch.zeros(m.current_epoch + 1)), weight=lambda m: m.buffer.sum())
     with pytest.raises(ShapeError, match=r"self\.buffer has been replaced"):
         fitted(longer)
+
+
+def test_parameters_that_are_added_are_refused() -> None:
+    def grow(module: Any, epoch: int) -> None:
+        if epoch:
+            module.last = torch.nn.Linear(4, 3)
+
+    with pytest.raises(MXNetError, match=r"added to Model after the training began: last\.weight, last\.bias"):
+        fitted(Case(grow))
 
 
 class OfBlocks(L.LightningModule):

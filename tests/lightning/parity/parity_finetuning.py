@@ -1,0 +1,202 @@
+"""Compared runs: layers that are unfrozen later, numbers that hooks change, predictions that are written."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import Any
+
+import torch
+from parity_models import trainer
+from parity_table import case
+from torch import nn
+from torch.nn import functional
+
+Result = dict[str, Any]
+EPOCHS, SAMPLES, BATCH = 4, 24, 8
+
+
+def callbacks(L: ModuleType) -> ModuleType:
+    return importlib.import_module(f"{L.__name__}.callbacks")
+
+
+def batches(shuffle: bool = False) -> Any:
+    rng = torch.Generator().manual_seed(3)
+    data = torch.randn(SAMPLES, 6, generator=rng), torch.randint(0, 3, (SAMPLES,), generator=rng)
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), batch_size=BATCH, shuffle=shuffle)
+
+
+def model(L: ModuleType) -> Any:
+    """A backbone with BatchNorm, and a head. The layer before BatchNorm has no bias, whose gradient would be 0 but for
+    rounding."""
+
+    class Model(L.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(5)
+            self.backbone = nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 5))
+            self.head = nn.Linear(5, 3)
+            self.rates: list[list[float]] = []
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.backbone(x))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = functional.cross_entropy(self(batch[0]), batch[1])
+            self.log("loss", loss, on_epoch=True)
+            return loss
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("checked", functional.cross_entropy(self(batch[0]), batch[1]))
+
+        def predict_step(self, batch: Any, batch_idx: int) -> Any:
+            return self(batch[0])
+
+        def on_train_epoch_end(self) -> None:
+            self.rates.append([float(group["lr"]) for group in self.trainer.optimizers[0].param_groups])
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD([p for p in self.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
+
+    return Model
+
+
+def told(module: Any, used: Any) -> Result:
+    """What a training has left."""
+    return {
+        "weights": {name: tensor.tolist() for name, tensor in module.state_dict().items()},
+        "metrics": {name: float(value) for name, value in used.callback_metrics.items()},
+        "rates": module.rates,
+        "trained": [name for name, p in module.named_parameters() if p.requires_grad],
+    }
+
+
+def fitted(L: ModuleType, *used: Any, module: Any = None, **how: Any) -> Result:
+    module = model(L)() if module is None else module
+    made = trainer(L, max_epochs=EPOCHS, callbacks=list(used), **how)
+    made.fit(module, batches(), batches())
+    return told(module, made)
+
+
+def milestones(L: ModuleType, train_bn: bool) -> Any:
+    class Milestones(callbacks(L).BaseFinetuning):  # type: ignore[misc, name-defined]
+        def freeze_before_training(self, pl_module: Any) -> None:
+            self.freeze(pl_module.backbone, train_bn=train_bn)
+
+        def finetune_function(self, pl_module: Any, epoch: int, optimizer: Any) -> None:
+            if epoch == 1:
+                self.unfreeze_and_add_param_group(pl_module.backbone[-2:], optimizer, train_bn=train_bn)
+            elif epoch == 2:
+                self.unfreeze_and_add_param_group(pl_module.backbone[:-2], optimizer, lr=0.02, train_bn=True)
+
+    return Milestones()
+
+
+@case
+def layers_unfrozen_at_milestones(L: ModuleType) -> Result:
+    return fitted(L, milestones(L, train_bn=False))
+
+
+@case
+def layers_unfrozen_but_for_batch_norm(L: ModuleType) -> Result:
+    return fitted(L, milestones(L, train_bn=True))
+
+
+@case
+def layers_unfrozen_under_clipping(L: ModuleType) -> Result:
+    """Clipping by value is part of the rule of each group, also of those that come later."""
+    return fitted(L, milestones(L, train_bn=False), gradient_clip_val=0.01, gradient_clip_algorithm="value")
+
+
+@case
+def backbone_unfrozen_with_a_rate_that_grows(L: ModuleType) -> Result:
+    return fitted(L, callbacks(L).BackboneFinetuning(1, lambda epoch: 4.0, verbose=False))
+
+
+@case
+def backbone_unfrozen_with_a_rate_of_its_own(L: ModuleType) -> Result:
+    return fitted(L, callbacks(L).BackboneFinetuning(2, backbone_initial_lr=0.03, should_align=False))
+
+
+@case
+def a_module_without_a_backbone(L: ModuleType) -> Result:
+    class Other(model(L)):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.backbone = self.backbone, None
+
+    try:
+        fitted(L, callbacks(L).BackboneFinetuning(), module=Other())
+    except Exception as error:
+        return {"error": type(error).__name__}
+    return {}
+
+
+def changing(L: ModuleType, change: Any, **hooks: Any) -> Result:
+    """A training whose hook `change(module)`, before each epoch, decides the weight of a penalty or the mode of a
+    layer."""
+
+    class Changing(model(L)):  # type: ignore[misc]
+        penalty, per_batch = 0.0, False
+
+        def on_train_epoch_start(self) -> None:
+            change(self)
+
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            if self.per_batch:
+                self.penalty = 0.01 * self.global_step
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return super().training_step(batch, batch_idx) + self.penalty * self.head.weight.pow(2).sum()
+
+    return fitted(L, module=Changing())
+
+
+@case
+def a_penalty_of_each_epoch(L: ModuleType) -> Result:
+    return changing(L, lambda module: setattr(module, "penalty", 0.1 * module.current_epoch))
+
+
+@case
+def a_penalty_of_each_batch(L: ModuleType) -> Result:
+    return changing(L, lambda module: setattr(module, "per_batch", True))
+
+
+@case
+def batch_norm_that_predicts_from_an_epoch_on(L: ModuleType) -> Result:
+    return changing(L, lambda module: module.backbone[1].train(module.current_epoch < 2))
+
+
+@case
+def a_dropout_that_is_turned_off(L: ModuleType) -> Result:
+    def change(module: Any) -> None:
+        module.backbone[2] = nn.Dropout(0.0) if module.current_epoch else nn.Identity()
+
+    return changing(L, change)
+
+
+@case
+def predictions_written(L: ModuleType) -> Result:
+    written: list[Any] = []
+
+    class Writer(callbacks(L).BasePredictionWriter):  # type: ignore[misc, name-defined]
+        def write_on_batch_end(self, trainer: Any, pl_module: Any, prediction: Any, *where: Any) -> None:
+            indices, _, batch_idx, dataloader_idx = where
+            written.append([list(prediction.shape), indices, batch_idx, dataloader_idx])
+
+        def write_on_epoch_end(self, trainer: Any, pl_module: Any, predictions: Any, batch_indices: Any) -> None:
+            written.append([[list(p.shape) for p in predictions], batch_indices])
+
+    results = []
+    for interval in ("batch", "epoch", "batch_and_epoch"):
+        for keeps in (True, False):
+            made = trainer(L, callbacks=[Writer(interval)])
+            found = made.predict(model(L)(), batches(), return_predictions=keeps)
+            results.append(None if found is None else [p.tolist() for p in found])
+    return {"written": written, "results": results}
+
+
+@case
+def strategies_as_objects(L: ModuleType) -> Result:
+    strategies = importlib.import_module(f"{L.__name__}.strategies")
+    return fitted(L, strategy=strategies.SingleDeviceStrategy(device="cpu"))
