@@ -182,7 +182,8 @@ def _told(trainer: Any, weights_only: bool) -> tuple[dict[str, Any], dict[str, A
     module.on_save_checkpoint(checkpoint)
     if data is not None:
         checkpoint["datamodule"] = data.state_dict()
-        data.on_save_checkpoint(checkpoint)
+        if hasattr(data, "on_save_checkpoint"):  # Lightning's data modules have state_dict alone
+            data.on_save_checkpoint(checkpoint)
     arrays: dict[str, Array] = {}
     return _without_arrays(checkpoint, arrays, ""), arrays
 
@@ -262,7 +263,8 @@ def begin_loading(trainer: Any, content: Content) -> None:
     trainer.lightning_module.on_load_checkpoint(checkpoint)
     put_weights(trainer.engines.steps.block, content, trainer.lightning_module.strict_loading)
     if trainer.datamodule is not None:
-        trainer.datamodule.on_load_checkpoint(checkpoint)
+        if hasattr(trainer.datamodule, "on_load_checkpoint"):
+            trainer.datamodule.on_load_checkpoint(checkpoint)
         trainer.datamodule.load_state_dict(checkpoint.get("datamodule", {}))
     trainer.hooks.call_callbacks("on_load_checkpoint", checkpoint)
     for callback in trainer.callbacks if fits else ():

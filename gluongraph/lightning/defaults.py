@@ -8,6 +8,8 @@ from typing import Any
 
 from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.foreign import described, is_callback
+from gluongraph.lightning.hooks import overrides
 
 
 def default_loggers(trainer: Any, given: Any) -> list[Any]:
@@ -46,8 +48,9 @@ def default_callbacks(
 
     made = [] if given is None else list(given) if isinstance(given, (list, tuple)) else [given]
     for each in made:
-        if not isinstance(each, all.Callback):
-            raise misconfigured(f"callbacks: {each!r} is no Callback", help="derive it from L.Callback")
+        if not is_callback(each):
+            message, help = described(each)
+            raise misconfigured(message, help=help)
     _check_switch("enable_checkpointing", checkpoints, made, all.Checkpoint)
     _check_switch("enable_progress_bar", progress, made, all.ProgressBar)
     if progress is not False and not any(isinstance(c, all.ProgressBar) for c in made):
@@ -58,7 +61,7 @@ def default_callbacks(
         made.append(all.ModelCheckpoint())
     if max_time is not None and not any(isinstance(c, all.Timer) for c in made):
         made.append(all.Timer(duration=timedelta(seconds=max_time)))
-    keys = [c.state_key for c in made if type(c).state_dict is not all.Callback.state_dict]
+    keys = [c.state_key for c in made if overrides(c, "state_dict", all.Callback)]
     for key in keys:
         if keys.count(key) > 1:
             raise misconfigured(f"two callbacks have the state_key {key!r}", help="give them different arguments")

@@ -8,6 +8,7 @@ from typing import Any
 
 from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.callbacks.callback import Callback
+from gluongraph.lightning.foreign import idle_batches
 from gluongraph.lightning.hooks import DataHooks, ModelHooks, overrides
 from gluongraph.lightning.read_attributes import UserCode
 
@@ -73,7 +74,7 @@ class HookCalls:
 
     def idle_batches(self) -> float:
         """For how many batches no callback needs to be called."""
-        return min((c.idle_batches(self._trainer) for c in self._callbacks), default=float("inf"))
+        return min((idle_batches(c, self._trainer) for c in self._callbacks), default=float("inf"))
 
 
 def is_monitoring(callback: Any) -> bool:

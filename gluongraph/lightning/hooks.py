@@ -18,11 +18,14 @@ GRADIENT_HOOKS = (
 )
 # Hooks of every batch. Several steps are one call only where nothing overrides these.
 BATCH_HOOKS = ("on_train_batch_start", "on_train_batch_end")
+PACKAGES = ("lightning.pytorch", "pytorch_lightning")  # Lightning's names
+# Where its classes are whose hooks do nothing, too.
+_BASES = tuple(f"{package}.{part}" for package in PACKAGES for part in ("core.", "callbacks.callback"))
 TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 
 def overrides(given: Any, name: str, base: type | tuple[type, ...]) -> bool:
-    """Does an object have a method of its own in place of that of `base`?
+    """Does an object have a method of its own in place of that of `base`, or of Lightning's class of that name?
 
     >>> class A:
     ...     def f(self): ...
@@ -35,7 +38,9 @@ def overrides(given: Any, name: str, base: type | tuple[type, ...]) -> bool:
         return True
     own = getattr(type(given), name, None)
     bases = base if isinstance(base, tuple) else (base,)
-    return own is not None and all(own is not getattr(each, name, None) for each in bases)
+    if own is None or any(own is getattr(each, name, None) for each in bases):
+        return False
+    return not getattr(own, "__module__", "").startswith(_BASES)
 
 
 class DataHooks:

@@ -66,8 +66,8 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
 
     Layers are torch modules, or Gluon's blocks (not both). `training_step` is traced once for each structure and shape
     of its batch, by `torch.export` where the layers are PyTorch's, and compiled together with its gradients and the
-    update. `self.log` within it is part of the program. Attributes and `batch_idx` are constants of that program:
-    Python that branches on them is refused, or runs once.
+    update. `self.log` within it is part of the program. Attributes that hooks change are followed: a float becomes an
+    input of the program, and for others it is made anew. `batch_idx` and `global_step` have no value in it.
 
     >>> import gluongraph as mx
     >>> import gluongraph.lightning as L

@@ -8,10 +8,10 @@ from typing import Any
 from gluongraph.errors import with_user_location
 from gluongraph.lightning import checkpoints
 from gluongraph.lightning.data import generators
-from gluongraph.lightning.datamodule import LightningDataModule
 from gluongraph.lightning.defaults import in_order
 from gluongraph.lightning.engine.engines import Engines
 from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.foreign import is_data_module
 from gluongraph.lightning.hook_calls import HookCalls
 from gluongraph.lightning.hooks import TRANSFER_HOOKS, DataHooks, overrides
 from gluongraph.lightning.loader_source import LoaderSource
@@ -28,7 +28,7 @@ class Run:
 
     def __init__(self, trainer: Any, fn: str, model: Any, loaders: dict[str, Any], datamodule: Any, ckpt_path: Any):
         self.trainer, self.fn, self.loaders, self.datamodule = trainer, fn, loaders, datamodule
-        if datamodule is not None and not isinstance(datamodule, LightningDataModule):
+        if datamodule is not None and not is_data_module(datamodule):
             help = "derive it from L.LightningDataModule"
             raise TypeError(with_user_location(f"datamodule is {type(datamodule).__name__}, no data module", help=help))
         if model is None and trainer.lightning_module is None:

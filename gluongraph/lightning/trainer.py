@@ -16,6 +16,7 @@ from gluongraph.lightning.batch import cast_floats
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.defaults import default_callbacks, default_loggers
 from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.foreign import is_data_module
 from gluongraph.lightning.loggers.logger import Logger
 from gluongraph.lightning.loops.counters import Counters
 from gluongraph.lightning.loops.evaluation import EvaluationLoop, PredictionLoop
@@ -792,10 +793,7 @@ class Trainer:
 
 def _split(loaders: Any, datamodule: Any, fn: str) -> tuple[Any, Any]:
     """Loaders and data module: a data module may come in the place of loaders."""
-    import_whole("gluongraph.lightning.datamodule")
-    from gluongraph.lightning.datamodule import LightningDataModule
-
-    if isinstance(loaders, LightningDataModule):
+    if is_data_module(loaders):
         loaders, datamodule = None, loaders
     if loaders is not None and datamodule is not None:
         raise misconfigured(f"`Trainer.{fn}` got loaders and a data module", help="give one of them")
