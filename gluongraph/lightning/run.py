@@ -170,7 +170,7 @@ class Run:
         trainer.optimizers, trainer.lr_scheduler_configs = made.optimizers, made.schedulers
         how: dict[str, Any] = {}
         if trainer.world_size > 1:
-            how = {"kvstore": "dist_sync"} | ({"strategy": trainer.strategy} if trainer.strategy else {})
+            how = {"kvstore": "dist_sync"} | ({"strategy": trainer.sharding} if trainer.sharding else {})
         trainer.gluon_trainer = gluon_trainer(made.optimizers, module, how) if made.optimizers else None
         trainer.engines.prepare(trainer.gluon_trainer)
         self._clip_by_value()

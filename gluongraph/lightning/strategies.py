@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from gluongraph.errors import with_user_location
 from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.ranks import Ranks
 
 # Of PyTorch's processes, buckets and wrappers: a compiled step knows all of that itself.
 _PYTORCH = (
@@ -54,6 +55,39 @@ class Strategy:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.strategy_name!r})"
+
+    # -- of a Trainer
+
+    ranks: Ranks | None = None  # those of the Trainer that has it
+
+    @property
+    def num_processes(self) -> int:
+        """How many ranks there are.
+
+        >>> Strategy().num_processes
+        1
+        """
+        return 1 if self.ranks is None else self.ranks.size
+
+    @property
+    def global_rank(self) -> int:
+        """The number of this rank among all of them."""
+        return 0 if self.ranks is None else self.ranks.rank
+
+    @property
+    def local_rank(self) -> int:
+        """The number of this rank on its host."""
+        return 0 if self.ranks is None else self.ranks.local_rank
+
+    @property
+    def is_global_zero(self) -> bool:
+        """Is this the first rank?"""
+        return self.global_rank == 0
+
+    def barrier(self, name: str | None = None) -> None:
+        """Wait for all ranks."""
+        if self.ranks is not None:
+            self.ranks.barrier()
 
 
 class SingleDeviceStrategy(Strategy):
@@ -150,6 +184,24 @@ class DeepSpeedStrategy(ParallelStrategy):
         if stage not in (1, 2, 3):
             raise misconfigured(f"DeepSpeedStrategy(stage={stage!r})", help="1, 2 or 3")
         self.strategy_name = f"deepspeed_stage_{stage}"
+
+
+def strategy_of_trainer(given: Any, ranks: Ranks) -> Strategy:
+    """The object that `Trainer.strategy` is, for an object or a name that `arguments.strategy_of` knows."""
+    made = given if isinstance(given, Strategy) else _named(str(given), ranks.size)
+    made.ranks = ranks
+    return made
+
+
+def _named(name: str, ranks: int) -> Strategy:
+    if name == "fsdp":
+        return FSDPStrategy()
+    if name.startswith("deepspeed"):
+        stage = name.rpartition("_")[2]
+        return DeepSpeedStrategy(stage=int(stage) if stage.isdigit() else 2)
+    if name == "single_device" or (name == "auto" and ranks == 1):
+        return SingleDeviceStrategy()
+    return DDPStrategy()
 
 
 __all__ = [

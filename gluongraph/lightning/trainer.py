@@ -28,6 +28,7 @@ from gluongraph.lightning.profilers import profiler_of
 from gluongraph.lightning.ranks import Ranks
 from gluongraph.lightning.read_attributes import noted, other_for_each_batch
 from gluongraph.lightning.run import Run
+from gluongraph.lightning.strategies import strategy_of_trainer
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Trainer:
 
     Args:
         accelerator: "auto", "cpu", or "gpu".
-        strategy: "auto", "ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3".
+        strategy: "auto", "ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3", or an object.
         devices: how many processes train together; they are started unless mpiexec, srun or torchrun has started them.
         num_nodes: hosts; each runs `devices` processes.
         precision: "32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true".
@@ -147,10 +148,11 @@ class Trainer:
             raise misconfigured("plugins and model_registry: there are none", help="leave them out")
         self.target = args.target_of(accelerator)
         self.precision = args.check_precision(precision)
-        self.strategy = args.strategy_of(strategy)
+        self.sharding = args.strategy_of(strategy)  # the strategy of the gluon.Trainer
         args.check_count("num_nodes", num_nodes, 1)
         self.num_nodes, self.num_devices = num_nodes, args.devices_of(devices, self.target)
         self.ranks = Ranks(self.num_devices, num_nodes)
+        self.strategy = strategy_of_trainer(strategy, self.ranks)
         self._set_durations(max_epochs, min_epochs, max_steps, min_steps, max_time)
         self._set_limits(
             fast_dev_run,
@@ -748,7 +750,7 @@ class Trainer:
     def evaluation_weights(self) -> Any:
         """Within: weights are whole, where ranks have parts of them."""
         return (
-            self.gluon_trainer.whole_parameters() if self.strategy == "fsdp" and self.gluon_trainer else nullcontext()
+            self.gluon_trainer.whole_parameters() if self.sharding == "fsdp" and self.gluon_trainer else nullcontext()
         )
 
     @contextmanager

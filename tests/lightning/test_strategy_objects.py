@@ -25,7 +25,20 @@ OBJECTS: list[tuple[Any, str]] = [
 @pytest.mark.parametrize(("made", "name"), OBJECTS, ids=repr)
 def test_an_object_is_what_its_name_is(made: Any, name: str) -> None:
     trainer, named = (L.Trainer(max_epochs=1, strategy=each, logger=False) for each in (made, name))
-    assert trainer.strategy == named.strategy
+    assert trainer.sharding == named.sharding and trainer.strategy is made
+    assert type(named.strategy) is type(made) or name in ("ddp", "deepspeed_stage_2")
+
+
+def test_the_strategy_of_a_trainer_knows_the_ranks() -> None:
+    trainer = L.Trainer(max_epochs=1, logger=False)
+    assert isinstance(trainer.strategy, SingleDeviceStrategy)
+    assert not isinstance(trainer.strategy, strategies.ParallelStrategy)
+    assert (trainer.strategy.num_processes, trainer.strategy.global_rank, trainer.strategy.is_global_zero) == (
+        1,
+        0,
+        True,
+    )
+    trainer.strategy.barrier()
 
 
 @pytest.mark.parametrize(

@@ -73,8 +73,8 @@ class EagerEngine:
         self.optimizers = [LightningOptimizer(each, self._step, module) for each in trainer.optimizers]
         self._average: RankAverage | None = None
         if trainer.world_size > 1:
-            if trainer.strategy:
-                message = f"{type(module).__name__} trains eagerly, and strategy={trainer.strategy!r} divides its state"
+            if trainer.sharding:
+                message = f"{type(module).__name__} trains eagerly, and strategy={trainer.sharding!r} divides its state"
                 raise misconfigured(message, help='strategy="ddp"; compiled steps can divide it')
             if torch:
                 self._average = _rank_average(module, trainer.ranks)
