@@ -158,6 +158,16 @@ def _autocast(
     module: torch.nn.Module, start: dict[str, Any], model: torch_zoo.Model, labels: torch.Tensor, seed: int
 ) -> float:
     """What `_mixed` tells, of PyTorch's own steps, on another batch for each seed."""
+    try:
+        return _autocast_here(module, start, model, labels, seed)
+    except RuntimeError:  # oneDNN has no LSTM in bfloat16 for processors without AVX-512
+        with torch.backends.mkldnn.flags(enabled=False):
+            return _autocast_here(module, start, model, labels, seed)
+
+
+def _autocast_here(
+    module: torch.nn.Module, start: dict[str, Any], model: torch_zoo.Model, labels: torch.Tensor, seed: int
+) -> float:
     draw = torch.Generator().manual_seed(seed)
     args = [torch.randn(a.shape, generator=draw) if a.is_floating_point() else a for a in model.args]
     losses: list[list[float]] = []
