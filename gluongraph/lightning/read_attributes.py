@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from gluongraph.errors import TraceError, with_user_location
-from gluongraph.gluon.trace_guards import PLAIN, contents
+from gluongraph.gluon.trace_guards import PLAIN, contents, is_setting
 from gluongraph.tracing.tracer import guard
 
 _T = TypeVar("_T")
@@ -31,6 +31,26 @@ class UserCode:
     module or of a callback. Before that nothing need be compared."""
 
     calls = 0
+
+
+class _Held:
+    """An attribute that a trace has read, and what it held."""
+
+    __slots__ = ("before", "fixed", "name", "own", "owner", "value")
+
+    def __init__(self, owner: Any, name: str, value: Any):
+        self.owner, self.name, self.value = owner, name, value
+        self.own = vars(owner) if name in vars(owner) else None  # a look into it is faster than one at the owner
+        self.before = snapshot(value)
+        self.fixed = is_setting(value) or self.before == id(value)  # nothing within it can change
+
+    @property
+    def is_as_before(self) -> bool:
+        """Does it hold the same?"""
+        now = getattr(self.owner, self.name, _MISSING) if self.own is None else self.own.get(self.name, _MISSING)
+        if now is self.value and self.fixed:
+            return True
+        return bool(snapshot(now) == self.before) if self.before != id(self.value) else now is self.value
 
 
 class ReadAttributes:
@@ -49,21 +69,21 @@ class ReadAttributes:
     """
 
     def __init__(self) -> None:
-        self._held: dict[tuple[int, str], tuple[Any, str, Any]] = {}
+        self._held: dict[tuple[int, str], _Held] = {}
         self._calls, self._unchanged = -1, True
 
     def note(self, owner: Any, name: str, value: Any) -> None:
         """An attribute has been read."""
         if (id(owner), name) not in self._held:
-            self._held[id(owner), name] = (owner, name, snapshot(value))
+            self._held[id(owner), name] = _Held(owner, name, value)
 
     def settle(self) -> None:
         """The trace has ended: forget what it has set itself, which holds something else now."""
-        self._held = {key: held for key, held in self._held.items() if _is_as_before(*held)}
+        self._held = {key: held for key, held in self._held.items() if held.is_as_before}
 
     def changed(self) -> Iterator[tuple[Any, str]]:
         """The attributes that hold something else now."""
-        return ((owner, name) for owner, name, before in self._held.values() if not _is_as_before(owner, name, before))
+        return ((held.owner, held.name) for held in self._held.values() if not held.is_as_before)
 
     @property
     def unchanged(self) -> bool:
@@ -76,11 +96,6 @@ class ReadAttributes:
     def guard(self) -> None:
         """Let the trace in progress hold only as long as the attributes are unchanged."""
         guard(self, "unchanged")
-
-
-def _is_as_before(owner: Any, name: str, before: Any) -> bool:
-    now = getattr(owner, name, _MISSING)
-    return now is before or bool(snapshot(now) == before)
 
 
 def snapshot(value: Any) -> Any:

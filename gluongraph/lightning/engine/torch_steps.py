@@ -15,6 +15,7 @@ from gluongraph.dtypes import DTYPES
 from gluongraph.eager.tape import STATE
 from gluongraph.errors import MXNetError, ShapeError, warn, with_user_location
 from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.parameter import Parameter
 from gluongraph.gluon.trace_guards import PLAIN
 from gluongraph.host.progress import task
 from gluongraph.lightning.batch import Structure, unflatten
@@ -48,13 +49,26 @@ class Parts:
     """A module with those within it, of which hooks may replace some."""
 
     def __init__(self, module: Any):
-        self._module, self._before = module, list(module.modules())
+        self._before = [(part._modules, list(part._modules.values())) for part in module.modules()]
 
     @property
     def unchanged(self) -> bool:
         """Are they the same?"""
-        now = list(self._module.modules())
-        return len(now) == len(self._before) and all(map(operator.is_, now, self._before))
+        return all(
+            len(now) == len(before) and all(map(operator.is_, now.values(), before)) for now, before in self._before
+        )
+
+
+@dataclass
+class _Shared:
+    """A tensor of the module whose memory is a parameter's: the dict of the part that holds it, its name there, and the
+    parameter, if it is one that may be trained."""
+
+    held: dict[str, Any]
+    name: str
+    tensor: Any
+    parameter: Parameter | None
+    trained: bool
 
 
 @dataclass
@@ -77,7 +91,7 @@ class TorchSteps(ModuleBlock):
         self._parts = Parts(module)
         self._moving = MovingNumbers(module, self._numbers)
         self._hold([self._canonical[name] for name, _ in module.named_buffers(remove_duplicate=False)])
-        self._shared = {own: (held, name, tensor) for own, held, name, tensor in self._places()}
+        self._shared = dict(self._places())
         self._calls = UserCode.calls
 
     @property
@@ -85,14 +99,15 @@ class TorchSteps(ModuleBlock):
         """Itself."""
         return self
 
-    def _places(self) -> Iterator[tuple[str, dict[str, Any], str, Any]]:
-        """Each tensor of the module: its name here, the dict of the part that holds it, and its name there."""
+    def _places(self) -> Iterator[tuple[str, _Shared]]:
+        """Each tensor of the module, by its name here."""
         for path, part in self._module.named_modules():
             for held in (part._parameters, part._buffers):
                 for name, tensor in held.items():
                     own = f"{path}.{name}".lstrip(".")
                     if tensor is not None and own in self._reg_params:
-                        yield own, held, name, tensor
+                        parameter = self._reg_params[own] if own in self._trained else None
+                        yield own, _Shared(held, name, tensor, parameter, bool(tensor.requires_grad))
 
     def refresh(self) -> None:
         """Follow what hooks may have done to the module since the last batch: parameters that are to be trained or not,
@@ -102,23 +117,24 @@ class TorchSteps(ModuleBlock):
         self._calls = UserCode.calls
         self._check_parts()
         self._moving.refresh()
-        for own, (held, name, tensor) in self._shared.items():
-            if (now := held.get(name)) is not tensor and now is not None:
+        for own, shared in self._shared.items():
+            tensor = shared.tensor
+            if (now := shared.held.get(shared.name)) is not tensor and now is not None:
                 if now.shape != tensor.shape:
                     raise _other_shape_error(own, tensor, now)
                 tensor.detach().copy_(now.detach())
                 tensor.requires_grad = now.requires_grad
-                held[name] = tensor
-            req = "write" if tensor.requires_grad else "null"
-            if own in self._trained and self._reg_params[own].grad_req != req:
-                self._reg_params[own].grad_req = req
+                shared.held[shared.name] = tensor
+            if shared.parameter is not None and tensor.requires_grad is not shared.trained:
+                shared.trained = bool(tensor.requires_grad)
+                shared.parameter.grad_req = "write" if shared.trained else "null"
 
     def _check_parts(self) -> None:
         """Refuse parameters that hooks have added: the compiled step has no memory for them."""
         if self._parts.unchanged:
             return
         self._parts = Parts(self._module)
-        known = {id(tensor) for _, _, tensor in self._shared.values()}
+        known = {id(shared.tensor) for shared in self._shared.values()}
         if added := [name for name, p in self._module.named_parameters() if id(p) not in known]:
             message = f"parameters were added to {self._what} after the training began: {', '.join(added[:5])}"
             help = (
@@ -192,7 +208,7 @@ class TorchSteps(ModuleBlock):
             _unchanged(module),
             recorded(module, recorder),
         ):
-            reads.note(Parts(module), "unchanged", True)
+            reads.note(self, "_parts", self._parts)
             return export.export(step, examples, {}, None)
 
 
@@ -228,7 +244,8 @@ def _step_module(
 @functools.cache
 def _own_attributes() -> frozenset[str]:
     """The attributes that torch.nn.Module and LightningModule keep for themselves: parts, parameters, hooks."""
-    return frozenset(vars(export.torch().nn.Module())) - {"training"} | {"_trainer", "_current_fx"}
+    module = export.torch().nn.Module
+    return frozenset((*vars(module()), *vars(module))) - {"training"} | {"_trainer", "_current_fx"}
 
 
 def _tensors(values: Sequence[Any]) -> list[Any]:
