@@ -140,8 +140,9 @@ class Trainer:
             schedule.step()  # after each update, as in torch
 
         The options of the groups (lr, betas, weight_decay, ...) are read before each update, so that schedulers of
-        torch go on working; foreach, fused, capturable and differentiable mean nothing here. Updates are the trainer's,
-        and `optimizer.step()` is not called; `torch_state_dict` has the states for it.
+        torch go on working; groups that `add_param_group` adds are taken over, and compiled steps follow the
+        `requires_grad` of tensors. foreach, fused, capturable and differentiable mean nothing here. Updates are the
+        trainer's, and `optimizer.step()` is not called; `torch_state_dict` has the states for it.
 
         >>> from gluongraph import gluon
         >>> gluon.Trainer.from_torch("sgd")
@@ -458,8 +459,9 @@ class Trainer:
         self.prepare()
         return self._exchange
 
-    def prepare(self) -> None:
-        """Choose the store, and give all contexts the first one's weights; nothing where this has been done.
+    def prepare(self, compiled: bool = False) -> None:
+        """Choose the store, and give all contexts the first one's weights; nothing where this has been done. For a
+        `compiled` step, which computes the gradients after that, parameters are trained whose tensors in torch are.
 
         Raises:
             DeferredInitializationError: a parameter waits for the first forward.
@@ -472,8 +474,11 @@ class Trainer:
         >>> trainer = gluon.Trainer([weight], "sgd", {"learning_rate": 0.1})
         >>> trainer.prepare()
         """
-        if self._torch is not None and self._torch.has_grown:
-            self._add(self._torch.grow())
+        if self._torch is not None:
+            if compiled:
+                self._torch.follow_requires_grad()
+            if self._torch.has_grown:
+                self._add(self._torch.grow())
         if self._edits != Edits.count:
             contexts = self._one_context()
             self._kv_initialized = self._kv_initialized and contexts == self._contexts

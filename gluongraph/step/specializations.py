@@ -89,7 +89,7 @@ class Specializations:
     def prepare(self, trainer: Trainer, batch: Sequence[Any]) -> None:
         """Let the trainer prepare. Deferred shapes are inferred by a trace, without computing anything."""
         try:
-            trainer.prepare()
+            trainer.prepare(compiled=True)
         except DeferredInitializationError:
             self._complete(trainer, batch)
         except KeyboardInterrupt as error:  # `in_one_line` around it would cost every step a microsecond

@@ -41,6 +41,7 @@ class TorchOptimizers:
         self._groups: list[tuple[Any, int]] = []
         self.tensors: list[Any] = []
         self.parameters: list[Parameter] = []
+        self._trained: list[bool] = []  # does each tensor have requires_grad?
         self._read: list[tuple[Any, ...]] = []
         self._sizes = self._count_groups()
         members, group_of = self._taken(params)
@@ -65,9 +66,20 @@ class TorchOptimizers:
         self._read += read
         self.tensors += tensors
         self.parameters += found
+        self._trained += [tensor.requires_grad for tensor in tensors]
         return members, {first + place: owner for place, owner in enumerate(owners)}
 
-    # -- parameters that are added
+    # -- parameters that are frozen and added
+
+    def follow_requires_grad(self) -> None:
+        """Train the parameters no more whose tensors have been frozen since the last update, and those again that are
+        frozen no more."""
+        now = [tensor.requires_grad for tensor in self.tensors]
+        if now != self._trained:
+            for parameter, trained, before in zip(self.parameters, now, self._trained, strict=True):
+                if trained != before:
+                    parameter.grad_req = "write" if trained else "null"
+            self._trained = now
 
     @property
     def has_grown(self) -> bool:

@@ -40,7 +40,7 @@ class Both:
     def step_twins(self, given: Any, grads: Sequence[Array]) -> None:
         """An update by torch."""
         for tensor, g in zip(self.twins, grads, strict=True):
-            tensor.grad = torch.from_numpy(g.copy())
+            tensor.grad = torch.from_numpy(g.copy()) if tensor.requires_grad else None
         given.step()
 
     def check(self, tolerance: float = 1e-6) -> None:
@@ -370,6 +370,23 @@ def test_groups_that_come_later(name: str, way: str) -> None:
     both.check()
     assert len(trainer.params) == 4
     assert trainer.torch_state_dict()["state"].keys() == theirs.state_dict()["state"].keys()
+
+
+@pytest.mark.parametrize("name", ["SGD", "AdamW"])
+def test_tensors_that_are_frozen_for_a_while(name: str) -> None:
+    """Compiled steps follow. They keep their values and states meanwhile, without decay."""
+    both = Both(SHAPES)
+    given = plain(name, both.tensors, {"weight_decay": 0.1})
+    theirs, update = both.twin(given), WAYS["compiled"](both.params, gluon.Trainer(both.params, given))
+    for i, grads in enumerate(gradients(SHAPES, "float32")):
+        if i in (2, 5):
+            for tensor in (*both.tensors[:2], *both.twins[:2]):
+                tensor.requires_grad_(i == 5)
+        both.step_twins(theirs, grads)
+        for twin in both.twins:
+            twin.grad = None
+        update(grads)
+    both.check()
 
 
 def test_parameters_that_come_in_another_way() -> None:
