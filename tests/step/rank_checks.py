@@ -63,7 +63,7 @@ def _spoil() -> None:
 @cache
 def job(number: int, program: Program) -> Job:
     """The job of a program that calls `run_checks`, which is run once."""
-    return try_ranks(number, program, timeout=200)
+    return try_ranks(number, program, timeout=400)
 
 
 def assert_passed(number: int, program: Program, check: Check) -> None:

@@ -16,6 +16,7 @@ from gluongraph.lightning.callbacks.model_summary import ModelSummary, RichModel
 from gluongraph.lightning.callbacks.on_exception_checkpoint import OnExceptionCheckpoint
 from gluongraph.lightning.callbacks.prediction_writer import BasePredictionWriter
 from gluongraph.lightning.callbacks.progress import ProgressBar, RichProgressBar, TQDMProgressBar
+from gluongraph.lightning.callbacks.stochastic_weight_averaging import StochasticWeightAveraging
 from gluongraph.lightning.callbacks.throughput_monitor import ThroughputMonitor
 from gluongraph.lightning.callbacks.timer import Timer
 from gluongraph.lightning.callbacks.weight_averaging import EMAWeightAveraging, WeightAveraging
@@ -38,6 +39,7 @@ __all__ = [
     "ProgressBar",
     "RichModelSummary",
     "RichProgressBar",
+    "StochasticWeightAveraging",
     "TQDMProgressBar",
     "ThroughputMonitor",
     "Timer",
@@ -47,7 +49,6 @@ __all__ = [
 __getattr__ = says_what_instead(
     __name__,
     {
-        "StochasticWeightAveraging": "WeightAveraging averages the weights from a step on; a scheduler sets the rate",
         "BatchSizeFinder": "gluongraph inspect says what memory a step takes; mx.compile(memory_budget=...) fits it",
         "LearningRateFinder": "a short fit with a scheduler that raises the rate, and LearningRateMonitor('step')",
         "ModelPruning": "prune the weights between two fits",

@@ -132,6 +132,43 @@ def a_module_without_a_backbone(L: ModuleType) -> Result:
     return {}
 
 
+def averaged(L: ModuleType, schedule: Any = None, **how: Any) -> Result:
+    """Weights and rates. (Lightning computes statistics in a further epoch, which validates and logs.)"""
+
+    class Scheduled(model(L)):  # type: ignore[misc]
+        def configure_optimizers(self) -> Any:
+            optimizer = super().configure_optimizers()
+            return ([optimizer], [schedule(optimizer)]) if schedule else optimizer
+
+    result = fitted(L, callbacks(L).StochasticWeightAveraging(**how), module=Scheduled())
+    return {"weights": result["weights"], "rates": result["rates"][:EPOCHS]}
+
+
+@case
+def weights_averaged_over_the_last_epochs(L: ModuleType) -> Result:
+    return averaged(L, swa_lrs=0.02, swa_epoch_start=2, annealing_epochs=2)
+
+
+@case
+def weights_averaged_from_a_share_of_the_epochs(L: ModuleType) -> Result:
+    return averaged(L, swa_lrs=[0.03], swa_epoch_start=0.5, annealing_epochs=3, annealing_strategy="linear")
+
+
+@case
+def weights_averaged_in_place_of_a_schedule(L: ModuleType) -> Result:
+    def schedule(optimizer: Any) -> Any:
+        return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+    return averaged(L, schedule=schedule, swa_lrs=0.05, swa_epoch_start=3, annealing_epochs=1)
+
+
+@case
+def weights_averaged_by_a_function(L: ModuleType) -> Result:
+    return averaged(
+        L, swa_lrs=0.05, swa_epoch_start=1, avg_fn=lambda average, weight, n: 0.75 * average + 0.25 * weight
+    )
+
+
 def changing(L: ModuleType, change: Any, **hooks: Any) -> Result:
     """A training whose hook `change(module)`, before each epoch, decides the weight of a penalty or the mode of a
     layer."""
