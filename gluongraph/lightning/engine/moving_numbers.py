@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.lightning.read_attributes import ReadAttributes
+from gluongraph.lightning.read_attributes import ReadAttributes, UserCode
 from gluongraph.ndarray import NDArray
 from gluongraph.torch import export
 
@@ -42,6 +42,7 @@ class MovingNumbers:
     def __init__(self, module: Any, arrays: dict[str, NDArray]):
         self._module, self._arrays = module, arrays
         self._attributes: dict[str, _Attribute] = {}
+        self._calls = UserCode.calls
         self._constant: set[tuple[str, str]] = set()  # step function, name: those that it cannot be traced with
 
     def add(self, changed: Iterable[tuple[Any, str]]) -> None:
@@ -82,6 +83,9 @@ class MovingNumbers:
 
     def refresh(self) -> None:
         """Write what the attributes hold now into the arrays."""
+        if self._calls == UserCode.calls:
+            return
+        self._calls = UserCode.calls
         for name, attribute in self._attributes.items():
             if attribute.is_number:
                 self._arrays[name].storage.array[...] = attribute.value
