@@ -41,6 +41,8 @@ class MovingNumbers:
 
     def __init__(self, module: Any, arrays: dict[str, NDArray]):
         self._module, self._arrays = module, arrays
+        doubles = any(p.dtype == export.torch().float64 for p in module.parameters())
+        self._dtype = "float64" if doubles else "float32"
         self._attributes: dict[str, _Attribute] = {}
         self._calls = UserCode.calls
         self._constant: set[tuple[str, str]] = set()  # step function, name: those that it cannot be traced with
@@ -54,11 +56,12 @@ class MovingNumbers:
                 continue  # a default of the class would hide the buffer
             if type(vars(part).get(attribute)) is float:
                 self._attributes[name] = _Attribute(part, attribute)
-                self._arrays[name] = NDArray(np.array(vars(part)[attribute], np.float32))
+                self._arrays[name] = NDArray(np.array(vars(part)[attribute], self._dtype))
 
     def of(self, kind: str) -> list[str]:
         """The names of those that a step function reads as inputs."""
-        return [name for name in self._attributes if (kind, name) not in self._constant]
+        found = (name for name, attribute in self._attributes.items() if attribute.is_number)
+        return [name for name in found if (kind, name) not in self._constant]
 
     def keep_constant(self, kind: str) -> None:
         """Let them be constants of this step function, which cannot be traced with them as inputs."""
@@ -68,18 +71,19 @@ class MovingNumbers:
     def as_buffers(self, names: Iterable[str], reads: ReadAttributes) -> Iterator[None]:
         """Within: these are buffers of their parts. The trace holds as long as they hold numbers."""
         torch = export.torch()
+        dtype = getattr(torch, self._dtype)
         held = {name: attribute for name, attribute in self._attributes.items() if name in set(names)}
         before = {name: attribute.value for name, attribute in held.items()}
         for name, attribute in held.items():
-            reads.note(attribute, "is_number", True)
             del vars(attribute.part)[attribute.name]
-            attribute.part._buffers[attribute.name] = torch.tensor(float(before[name]), dtype=torch.float32)
+            attribute.part._buffers[attribute.name] = torch.tensor(float(before[name]), dtype=dtype)
         try:
             yield
         finally:
             for name, attribute in held.items():
                 del attribute.part._buffers[attribute.name]
                 vars(attribute.part)[attribute.name] = before[name]
+                reads.note(attribute, "is_number", True)
 
     def refresh(self) -> None:
         """Write what the attributes hold now into the arrays."""

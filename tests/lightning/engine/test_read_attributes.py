@@ -108,7 +108,8 @@ CASES = {
         at_batch=_set(weight=lambda m: 0.1 * (m.global_step // 3)), weight=lambda m: 0.2 if m.weight > 0.05 else 0.1
     ),
     "a float that becomes None": Case(
-        _set(weight=lambda m: (0.1, 0.2, 0.3, None)[m.current_epoch]), weight=lambda m: m.weight or 0.5
+        _set(weight=lambda m: (0.1, 0.2, 0.3, None)[m.current_epoch]),
+        weight=lambda m: 0.5 if m.weight is None else m.weight,
     ),
     "a default of the class": Case(_set(default=lambda m: 0.1 * m.current_epoch), weight=lambda m: m.default),
     "a flag": Case(_set(flag=lambda m: m.current_epoch % 2 == 1), weight=lambda m: 0.2 if m.flag else 0.0),
@@ -159,6 +160,13 @@ def test_a_float_that_moves_is_traced_twice() -> None:
     module, _ = fitted(CASES["a float of each batch"])
     assert module.traced.count == 2
     assert type(module.weight) is float and module.weight == pytest.approx(0.01 * (EPOCHS * SAMPLES / BATCH - 1))
+
+
+def test_a_float_that_moves_is_as_exact_as_the_weights() -> None:
+    case = CASES["a float of each batch"]
+    (compiled, _), (eager, _) = (fitted(case, precision="64-true", eager=eager) for eager in (False, True))
+    for key, tensor in eager.state_dict().items():
+        np.testing.assert_allclose(compiled.state_dict()[key], tensor, rtol=1e-12, atol=1e-13, err_msg=key)
 
 
 def test_what_alternates_is_traced_once_for_each() -> None:
