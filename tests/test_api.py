@@ -41,6 +41,7 @@ MODULES = (
     "gluongraph.lightning.data",
     "gluongraph.lightning.loggers",
     "gluongraph.lightning.strategies",
+    "gluongraph.lightning.tuner",
     "gluongraph.lightning.utilities",
     "gluongraph.lightning.utilities.types",
     "gluongraph.lr_scheduler",

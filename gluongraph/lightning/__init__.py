@@ -1,6 +1,6 @@
 """The training loop, with Lightning's names: `import gluongraph.lightning as L`. See docs/lightning.md."""
 
-from gluongraph.lightning import callbacks, core, data, loggers, profilers, strategies, utilities
+from gluongraph.lightning import callbacks, core, data, loggers, profilers, strategies, tuner, utilities
 from gluongraph.lightning.callbacks import Callback
 from gluongraph.lightning.data import ArrayLoader
 from gluongraph.lightning.datamodule import LightningDataModule
@@ -24,5 +24,6 @@ __all__ = [
     "profilers",
     "seed_everything",
     "strategies",
+    "tuner",
     "utilities",
 ]

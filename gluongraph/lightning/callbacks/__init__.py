@@ -50,7 +50,7 @@ __getattr__ = says_what_instead(
     __name__,
     {
         "BatchSizeFinder": "gluongraph inspect says what memory a step takes; mx.compile(memory_budget=...) fits it",
-        "LearningRateFinder": "a short fit with a scheduler that raises the rate, and LearningRateMonitor('step')",
+        "LearningRateFinder": "gluongraph.lightning.tuner.Tuner(trainer).lr_find(model, loader), before fit",
         "ModelPruning": "prune the weights between two fits",
         "SpikeDetection": "Trainer(detect_anomaly=True) finds what is not finite; gradient_clip_val bounds the rest",
     },

@@ -169,6 +169,42 @@ def weights_averaged_by_a_function(L: ModuleType) -> Result:
     )
 
 
+def found_rate(L: ModuleType, mode: str, **how: Any) -> Result:
+    """Rates and losses of the sweep, and what is left of it."""
+
+    class Rated(model(L)):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.lr = 0.1
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=self.lr)
+
+    module, used = Rated(), trainer(L, max_epochs=14)  # the sweep of Lightning ends with them
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    tuner = importlib.import_module(f"{L.__name__}.tuner").Tuner(used)
+    found = tuner.lr_find(module, batches(), mode=mode, **how)
+    kept = all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+    result = {"results": found.results, "suggested": found.suggestion(), "lr": module.lr, "kept": kept}
+    used.fit(module, batches())
+    return result | {"weights": {name: tensor.tolist() for name, tensor in module.state_dict().items()}}
+
+
+@case
+def a_rate_found_exponentially(L: ModuleType) -> Result:
+    return found_rate(L, "exponential", num_training=30, min_lr=1e-4)
+
+
+@case
+def a_rate_found_linearly(L: ModuleType) -> Result:
+    return found_rate(L, "linear", num_training=25, min_lr=1e-3, max_lr=0.5)
+
+
+@case
+def a_rate_looked_for_until_the_loss_grows(L: ModuleType) -> Result:
+    return found_rate(L, "exponential", num_training=40, min_lr=1e-3, max_lr=1e3, early_stop_threshold=1.5)
+
+
 def changing(L: ModuleType, change: Any, **hooks: Any) -> Result:
     """A training whose hook `change(module)`, before each epoch, decides the weight of a penalty or the mode of a
     layer."""
