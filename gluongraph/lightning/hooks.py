@@ -40,7 +40,7 @@ def overrides(given: Any, name: str, base: type | tuple[type, ...]) -> bool:
     bases = base if isinstance(base, tuple) else (base,)
     if own is None or any(own is getattr(each, name, None) for each in bases):
         return False
-    return not getattr(own, "__module__", "").startswith(_BASES)
+    return not str(getattr(own, "__module__", "")).startswith(_BASES)  # None, where code was given to exec
 
 
 class DataHooks:

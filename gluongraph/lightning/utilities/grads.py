@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.errors import misconfigured
 
 
@@ -24,13 +25,17 @@ def grad_norm(module: Any, norm_type: float | int | str, group_separator: str = 
     if not order > 0:
         raise misconfigured(f"grad_norm(norm_type={norm_type!r})", help='a number above 0, or "inf"')
     found = {
-        f"grad_{order}_norm{group_separator}{name}": float(parameter.grad.detach().norm(order))
+        f"grad_{order}_norm{group_separator}{name}": _norm(parameter.grad.detach(), order)
         for name, parameter in module.named_parameters()
         if parameter.grad is not None
     }
     if found:
-        largest = max(found.values())
-        # Divided by the largest first: powers of large norms are beyond what a float holds.
-        powers = 0.0 if order == float("inf") or not largest else sum((n / largest) ** order for n in found.values())
-        found[f"grad_{order}_norm_total"] = largest * powers ** (1 / order) if powers else largest
+        found[f"grad_{order}_norm_total"] = _norm(import_whole("torch").tensor(list(found.values())), order)
     return found
+
+
+def _norm(tensor: Any, order: float) -> float:
+    """The norm of a tensor, divided by its largest element first, whose power may be beyond what a float holds."""
+    wide = tensor.double()
+    largest = float(wide.abs().max()) if wide.numel() else 0.0
+    return largest * float((wide / largest).norm(order)) if largest else 0.0
