@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gluongraph.dtypes import DTYPES
 from gluongraph.eager.tape import STATE
+from gluongraph.errors import warn
 from gluongraph.gluon.block import HybridBlock
 from gluongraph.host.progress import task
 from gluongraph.lightning.batch import Structure, unflatten
@@ -27,6 +29,8 @@ from gluongraph.torch.program import Program
 
 PREFIX = "module."  # what the names of the module's parameters begin with in an exported step
 VARIANTS = 8  # of one step function for one type of batch, as attributes that it reads change
+MANY = 10  # traces of it, of which a warning says why
+Types = tuple[tuple[str, tuple[int, ...]], ...]  # dtypes and shapes of a batch
 _NUMBERS = itertools.count()
 
 
@@ -49,6 +53,7 @@ class TorchSteps(ModuleBlock):
         super().__init__(module, share=True)
         self._programs: dict[Hashable, Variant] = {}  # by kind, structure and types of a batch, and `Variant.number`
         self._variants: dict[Hashable, list[Variant]] = {}
+        self._exports: Counter[Hashable] = Counter()
         self._moving = MovingNumbers(module, self._numbers)
         self._hold([self._canonical[name] for name, _ in module.named_buffers(remove_duplicate=False)])
         self._changes = ModuleChanges(module, self._reg_params, self._trained)
@@ -67,21 +72,38 @@ class TorchSteps(ModuleBlock):
         """The module's `kind` on a batch of these arrays."""
         types = tuple((a.type.dtype, a.shape) for a in arrays)
         key = (kind, bool(STATE.training), structure, types, dataloader_idx)
-        variants = self._variants.setdefault(key, [])
-        variant = next((each for each in variants if each.reads.unchanged), None)
-        if variant is None:
-            for each in variants:
-                self._moving.add(each.reads.changed())
-            variant = self._export(kind, structure, types, dataloader_idx)
-            self._programs[variant.number] = variant
-            variants.append(variant)
-            if len(variants) > VARIANTS:
-                del self._programs[variants.pop(0).number]
+        variant = self._variant(key, kind, structure, types, dataloader_idx)
         variant.reads.guard()
         result, values, given = self._run_program(variant.number, arrays)
         recorder = variant.recorder
         observed = tuple(recorder.observed)
         return Traced(result, tuple(recorder.logged), list(values), recorder.calls, observed, list(given))
+
+    def _variant(self, key: Hashable, kind: str, structure: Structure, types: Types, loader: int | None) -> Variant:
+        """The program that holds now; it is exported anew where attributes that it reads have changed."""
+        variants = self._variants.setdefault(key, [])
+        for each in variants:
+            if each.reads.unchanged:
+                return each
+        changed = [attribute for each in variants for attribute in each.reads.changed()]
+        self._moving.add(changed)
+        self._warn_of_many(key, kind, changed)
+        made = self._export(kind, structure, types, loader)
+        self._programs[made.number] = made
+        variants.append(made)
+        if len(variants) > VARIANTS:
+            del self._programs[variants.pop(0).number]
+        return made
+
+    def _warn_of_many(self, key: Hashable, kind: str, changed: Sequence[tuple[Any, str]]) -> None:
+        """Say why a step function is traced again and again: it looks as if the training stood still."""
+        self._exports[key] += 1
+        if self._exports[key] == MANY:
+            names = ", ".join(sorted({f"self.{name}" if part is self._module else name for part, name in changed}))
+            warn(
+                f"{kind} is traced and compiled for the {MANY}th time, since it reads what changes: {names}. What changes"
+                " with each batch is to be a float that the step computes with; or use L.Trainer(..., eager=True)"
+            )
 
     def _program(self, key: Hashable) -> Program:
         return self._programs[key].program
@@ -90,7 +112,7 @@ class TorchSteps(ModuleBlock):
         self,
         kind: str,
         structure: Structure,
-        types: tuple[tuple[str, tuple[int, ...]], ...],
+        types: Types,
         dataloader_idx: int | None,
     ) -> Variant:
         """A step function as a program, with what it logs, and the calls of torchmetrics' objects in it.

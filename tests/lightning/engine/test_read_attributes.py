@@ -169,6 +169,14 @@ def test_a_float_that_moves_is_as_exact_as_the_weights() -> None:
         np.testing.assert_allclose(compiled.state_dict()[key], tensor, rtol=1e-12, atol=1e-13, err_msg=key)
 
 
+def test_what_changes_with_each_batch_is_warned_of() -> None:
+    counting = Case(at_batch=_set(count=lambda m: m.global_step), weight=lambda m: 0.1 if m.count % 2 else 0.0)
+    with pytest.warns(UserWarning, match=r"training_step is traced and compiled for the 10th time.*self\.count"):
+        compiled, _ = fitted(counting, epochs=4)
+    eager, _ = fitted(counting, epochs=4, eager=True)
+    np.testing.assert_allclose(compiled.first.weight.detach(), eager.first.weight.detach(), rtol=2e-5, atol=1e-6)
+
+
 def test_what_alternates_is_traced_once_for_each() -> None:
     assert fitted(CASES["a flag"], epochs=6)[0].traced.count == 2
 
