@@ -101,8 +101,8 @@ class TorchSteps(ModuleBlock):
         if self._exports[key] == MANY:
             names = ", ".join(sorted({f"self.{name}" if part is self._module else name for part, name in changed}))
             warn(
-                f"{kind} is traced and compiled for the {MANY}th time, since it reads what changes: {names}. What changes"
-                " with each batch is to be a float that the step computes with; or use L.Trainer(..., eager=True)"
+                f"{kind} is traced and compiled for the {MANY}th time, since it reads what changes: {names}."
+                " What changes with each batch is to be a float that it computes with; or use Trainer(..., eager=True)"
             )
 
     def _program(self, key: Hashable) -> Program:
