@@ -5,7 +5,6 @@ Source: Smith 2017, Cyclical Learning Rates for Training Neural Networks; the Tu
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.errors import MissingError, with_user_location
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.data import generators
 from gluongraph.lightning.errors import misconfigured
@@ -66,7 +66,7 @@ class LRFinder:
             MissingError: matplotlib is not installed.
         """
         try:
-            pyplot = importlib.import_module("matplotlib.pyplot")
+            pyplot = import_whole("matplotlib.pyplot")
         except ImportError:
             help = "pip install matplotlib; results has the numbers"
             raise MissingError(with_user_location("plot: matplotlib is not installed", help=help)) from None

@@ -1,6 +1,6 @@
 """What examples of Lightning's print before they begin."""
 
-import gluongraph
+import sys
 
 
 def cli_lightning_logo() -> None:
@@ -9,4 +9,4 @@ def cli_lightning_logo() -> None:
     >>> cli_lightning_logo()  # doctest: +ELLIPSIS
     gluongraph ...
     """
-    print(f"gluongraph {gluongraph.__version__}")
+    print(f"gluongraph {sys.modules['gluongraph'].__version__}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 from gluongraph.errors import MissingError, with_user_location
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.datamodule import LightningDataModule
 from gluongraph.lightning.hooks import overrides
@@ -44,7 +44,7 @@ def get_torchvision_model(model_name: str, **kwargs: Any) -> Any:
         MissingError: torchvision is not installed.
     """
     try:
-        models = importlib.import_module("torchvision.models")
+        models = import_whole("torchvision.models")
     except ImportError:
         message = f"get_torchvision_model({model_name!r}): torchvision is not installed"
         raise MissingError(with_user_location(message, help="pip install torchvision")) from None
