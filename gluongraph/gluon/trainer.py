@@ -91,10 +91,7 @@ class Trainer:
         self._torch = torch_trainer.taken_over(optimizer, params, optimizer_params)
         if self._torch is not None:
             params, optimizer, optimizer_params = self._torch.parameters, self._torch.rule, None
-        self._params = _listed(params)
-        _tell_apart(self._params)
-        self._names = tuple(p.key for p in self._params)
-        self._position = {p.key: i for i, p in enumerate(self._params)}
+        self._hold(_listed(params))
         self._contexts, self._edits = self._one_context(), Edits.count
         check_kvstore(kvstore, update_on_kvstore)
         check_strategy(strategy, kvstore)
@@ -239,22 +236,23 @@ class Trainer:
         self.states, self.replaced = {}, self.replaced + 1
         self._update_cache, self._kv_initialized, self._layout = None, False, ()
 
-    def _add(self, params: Sequence[Parameter]) -> None:
-        """Update these parameters as well, from now on: their indices follow those of the others."""
+    def _grow(self, torch: Any) -> None:
+        """Update the parameters of the groups that have been added, too: their indices follow those of the others."""
         if self._sharded is not None:
-            raise MXNetError(
-                with_user_location(
-                    f"parameters were added to the optimizer, and strategy={self._strategy!r} has divided those before",
-                    help="make the Trainer when all param_groups are there",
-                )
+            message = (
+                f"parameters were added to the optimizer, and strategy={self._strategy!r} has divided those before"
             )
-        self._params = [*self._params, *params]
-        _tell_apart(self._params)
-        self._names = tuple(p.key for p in self._params)
-        self._position = {p.key: i for i, p in enumerate(self._params)}
+            raise MXNetError(with_user_location(message, help="make the Trainer when all param_groups are there"))
+        self._hold([*self._params, *torch.grow()])
         self._optimizer.param_dict = dict(enumerate(self._params))
         self._contexts, self._kv_initialized, self._update_cache = self._one_context(), False, None
         self._layout, self._marked_at = (), (-1, -1)
+
+    def _hold(self, params: list[Parameter]) -> None:
+        """Have these parameters, in this order."""
+        _tell_apart(params)
+        self._params, self._names = params, tuple(p.key for p in params)
+        self._position = {p.key: i for i, p in enumerate(params)}
 
     # -- what it holds
 
@@ -478,7 +476,7 @@ class Trainer:
             if compiled:
                 self._torch.follow_requires_grad()
             if self._torch.has_grown:
-                self._add(self._torch.grow())
+                self._grow(self._torch)
         if self._edits != Edits.count:
             contexts = self._one_context()
             self._kv_initialized = self._kv_initialized and contexts == self._contexts

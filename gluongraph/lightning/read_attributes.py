@@ -130,15 +130,15 @@ def noting(reads: ReadAttributes, parts: Iterable[Any], base: type, own: frozens
 
         had, before = "__getattribute__" in vars(base), getattr(_LOCAL, "reads", None)
         _LOCAL.reads = reads
-        base.__getattribute__ = noted  # type: ignore[assignment, method-assign]
+        type.__setattr__(base, "__getattribute__", noted)
         try:
             yield
         finally:
             _LOCAL.reads = before
             if had:
-                base.__getattribute__ = found  # type: ignore[method-assign]
+                type.__setattr__(base, "__getattribute__", found)
             else:
-                del base.__getattribute__
+                type.__delattr__(base, "__getattribute__")
             reads.settle()
 
 

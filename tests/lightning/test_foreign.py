@@ -26,7 +26,7 @@ class Model(L.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-class Data(pl.LightningDataModule):  # type: ignore[misc]
+class Data(pl.LightningDataModule):
     def __init__(self, count: int = 8) -> None:
         super().__init__()
         self.save_hyperparameters()
@@ -51,7 +51,7 @@ class Data(pl.LightningDataModule):  # type: ignore[misc]
         self.calls.append(f"teardown {stage}")
 
 
-class Count(pl.Callback):  # type: ignore[misc]
+class Count(pl.Callback):
     def __init__(self) -> None:
         self.epochs = 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ Result = dict[str, Any]
 EPOCHS, SAMPLES, BATCH = 4, 24, 8
 
 
-def callbacks(L: ModuleType) -> ModuleType:
+def callbacks(L: Any) -> Any:
     return importlib.import_module(f"{L.__name__}.callbacks")
 
 
@@ -26,11 +25,11 @@ def batches(shuffle: bool = False) -> Any:
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data), batch_size=BATCH, shuffle=shuffle)
 
 
-def model(L: ModuleType) -> Any:
+def model(L: Any) -> Any:
     """A backbone with BatchNorm, and a head. The layer before BatchNorm has no bias, whose gradient would be 0 but for
     rounding."""
 
-    class Model(L.LightningModule):  # type: ignore[misc, name-defined]
+    class Model(L.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(5)
@@ -71,15 +70,17 @@ def told(module: Any, used: Any) -> Result:
     }
 
 
-def fitted(L: ModuleType, *used: Any, module: Any = None, **how: Any) -> Result:
+def fitted(L: Any, *used: Any, module: Any = None, **how: Any) -> Result:
     module = model(L)() if module is None else module
     made = trainer(L, max_epochs=EPOCHS, callbacks=list(used), **how)
     made.fit(module, batches(), batches())
     return told(module, made)
 
 
-def milestones(L: ModuleType, train_bn: bool) -> Any:
-    class Milestones(callbacks(L).BaseFinetuning):  # type: ignore[misc, name-defined]
+def milestones(L: Any, train_bn: bool) -> Any:
+    Base: Any = callbacks(L).BaseFinetuning
+
+    class Milestones(Base):
         def freeze_before_training(self, pl_module: Any) -> None:
             self.freeze(pl_module.backbone, train_bn=train_bn)
 
@@ -93,34 +94,36 @@ def milestones(L: ModuleType, train_bn: bool) -> Any:
 
 
 @case
-def layers_unfrozen_at_milestones(L: ModuleType) -> Result:
+def layers_unfrozen_at_milestones(L: Any) -> Result:
     return fitted(L, milestones(L, train_bn=False))
 
 
 @case
-def layers_unfrozen_but_for_batch_norm(L: ModuleType) -> Result:
+def layers_unfrozen_but_for_batch_norm(L: Any) -> Result:
     return fitted(L, milestones(L, train_bn=True))
 
 
 @case
-def layers_unfrozen_under_clipping(L: ModuleType) -> Result:
+def layers_unfrozen_under_clipping(L: Any) -> Result:
     """Clipping by value is part of the rule of each group, also of those that come later."""
     return fitted(L, milestones(L, train_bn=False), gradient_clip_val=0.01, gradient_clip_algorithm="value")
 
 
 @case
-def backbone_unfrozen_with_a_rate_that_grows(L: ModuleType) -> Result:
+def backbone_unfrozen_with_a_rate_that_grows(L: Any) -> Result:
     return fitted(L, callbacks(L).BackboneFinetuning(1, lambda epoch: 4.0, verbose=False))
 
 
 @case
-def backbone_unfrozen_with_a_rate_of_its_own(L: ModuleType) -> Result:
+def backbone_unfrozen_with_a_rate_of_its_own(L: Any) -> Result:
     return fitted(L, callbacks(L).BackboneFinetuning(2, backbone_initial_lr=0.03, should_align=False))
 
 
 @case
-def a_module_without_a_backbone(L: ModuleType) -> Result:
-    class Other(model(L)):  # type: ignore[misc]
+def a_module_without_a_backbone(L: Any) -> Result:
+    Base: Any = model(L)
+
+    class Other(Base):
         def __init__(self) -> None:
             super().__init__()
             self.body, self.backbone = self.backbone, None
@@ -132,10 +135,12 @@ def a_module_without_a_backbone(L: ModuleType) -> Result:
     return {}
 
 
-def averaged(L: ModuleType, schedule: Any = None, **how: Any) -> Result:
+def averaged(L: Any, schedule: Any = None, **how: Any) -> Result:
     """Weights and rates. (Lightning computes statistics in a further epoch, which validates and logs.)"""
 
-    class Scheduled(model(L)):  # type: ignore[misc]
+    Base: Any = model(L)
+
+    class Scheduled(Base):
         def configure_optimizers(self) -> Any:
             optimizer = super().configure_optimizers()
             return ([optimizer], [schedule(optimizer)]) if schedule else optimizer
@@ -145,17 +150,17 @@ def averaged(L: ModuleType, schedule: Any = None, **how: Any) -> Result:
 
 
 @case
-def weights_averaged_over_the_last_epochs(L: ModuleType) -> Result:
+def weights_averaged_over_the_last_epochs(L: Any) -> Result:
     return averaged(L, swa_lrs=0.02, swa_epoch_start=2, annealing_epochs=2)
 
 
 @case
-def weights_averaged_from_a_share_of_the_epochs(L: ModuleType) -> Result:
+def weights_averaged_from_a_share_of_the_epochs(L: Any) -> Result:
     return averaged(L, swa_lrs=[0.03], swa_epoch_start=0.5, annealing_epochs=3, annealing_strategy="linear")
 
 
 @case
-def weights_averaged_in_place_of_a_schedule(L: ModuleType) -> Result:
+def weights_averaged_in_place_of_a_schedule(L: Any) -> Result:
     def schedule(optimizer: Any) -> Any:
         return torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
 
@@ -163,16 +168,18 @@ def weights_averaged_in_place_of_a_schedule(L: ModuleType) -> Result:
 
 
 @case
-def weights_averaged_by_a_function(L: ModuleType) -> Result:
+def weights_averaged_by_a_function(L: Any) -> Result:
     return averaged(
         L, swa_lrs=0.05, swa_epoch_start=1, avg_fn=lambda average, weight, n: 0.75 * average + 0.25 * weight
     )
 
 
-def found_rate(L: ModuleType, mode: str, **how: Any) -> Result:
+def found_rate(L: Any, mode: str, **how: Any) -> Result:
     """Rates and losses of the sweep, and what is left of it."""
 
-    class Rated(model(L)):  # type: ignore[misc]
+    Base: Any = model(L)
+
+    class Rated(Base):
         def __init__(self) -> None:
             super().__init__()
             self.lr = 0.1
@@ -191,25 +198,27 @@ def found_rate(L: ModuleType, mode: str, **how: Any) -> Result:
 
 
 @case
-def a_rate_found_exponentially(L: ModuleType) -> Result:
+def a_rate_found_exponentially(L: Any) -> Result:
     return found_rate(L, "exponential", num_training=30, min_lr=1e-4)
 
 
 @case
-def a_rate_found_linearly(L: ModuleType) -> Result:
+def a_rate_found_linearly(L: Any) -> Result:
     return found_rate(L, "linear", num_training=25, min_lr=1e-3, max_lr=0.5)
 
 
 @case
-def a_rate_looked_for_until_the_loss_grows(L: ModuleType) -> Result:
+def a_rate_looked_for_until_the_loss_grows(L: Any) -> Result:
     return found_rate(L, "exponential", num_training=40, min_lr=1e-3, max_lr=1e3, early_stop_threshold=1.5)
 
 
-def changing(L: ModuleType, change: Any, **hooks: Any) -> Result:
+def changing(L: Any, change: Any, **hooks: Any) -> Result:
     """A training whose hook `change(module)`, before each epoch, decides the weight of a penalty or the mode of a
     layer."""
 
-    class Changing(model(L)):  # type: ignore[misc]
+    Base: Any = model(L)
+
+    class Changing(Base):
         penalty, per_batch = 0.0, False
 
         def on_train_epoch_start(self) -> None:
@@ -226,22 +235,22 @@ def changing(L: ModuleType, change: Any, **hooks: Any) -> Result:
 
 
 @case
-def a_penalty_of_each_epoch(L: ModuleType) -> Result:
+def a_penalty_of_each_epoch(L: Any) -> Result:
     return changing(L, lambda module: setattr(module, "penalty", 0.1 * module.current_epoch))
 
 
 @case
-def a_penalty_of_each_batch(L: ModuleType) -> Result:
+def a_penalty_of_each_batch(L: Any) -> Result:
     return changing(L, lambda module: setattr(module, "per_batch", True))
 
 
 @case
-def batch_norm_that_predicts_from_an_epoch_on(L: ModuleType) -> Result:
+def batch_norm_that_predicts_from_an_epoch_on(L: Any) -> Result:
     return changing(L, lambda module: module.backbone[1].train(module.current_epoch < 2))
 
 
 @case
-def a_dropout_that_is_turned_off(L: ModuleType) -> Result:
+def a_dropout_that_is_turned_off(L: Any) -> Result:
     def change(module: Any) -> None:
         module.backbone[2] = nn.Dropout(0.0) if module.current_epoch else nn.Identity()
 
@@ -249,10 +258,12 @@ def a_dropout_that_is_turned_off(L: ModuleType) -> Result:
 
 
 @case
-def predictions_written(L: ModuleType) -> Result:
+def predictions_written(L: Any) -> Result:
     written: list[Any] = []
 
-    class Writer(callbacks(L).BasePredictionWriter):  # type: ignore[misc, name-defined]
+    Base: Any = callbacks(L).BasePredictionWriter
+
+    class Writer(Base):
         def write_on_batch_end(self, trainer: Any, pl_module: Any, prediction: Any, *where: Any) -> None:
             indices, _, batch_idx, dataloader_idx = where
             written.append([list(prediction.shape), indices, batch_idx, dataloader_idx])
@@ -270,6 +281,6 @@ def predictions_written(L: ModuleType) -> Result:
 
 
 @case
-def strategies_as_objects(L: ModuleType) -> Result:
+def strategies_as_objects(L: Any) -> Result:
     strategies = importlib.import_module(f"{L.__name__}.strategies")
     return fitted(L, strategy=strategies.SingleDeviceStrategy(device="cpu"))
