@@ -17,7 +17,7 @@ from gluongraph.ir.entry_point import Arg, Collective, Program
 from gluongraph.runtime.communicator import shared_memory
 from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.base import Communicator, Work
-from gluongraph.runtime.communicator.shared_memory import SharedArray
+from gluongraph.runtime.communicator.shared_memory import SharedArray, SyncCount
 from gluongraph.runtime.table import address_of
 from gluongraph.storage import aligned
 
@@ -95,25 +95,31 @@ class Segments:
         self._segments = segments
         self._move = move  # None: nothing is to be moved, or it has been
         self._shared: dict[int, SharedArray] = {}  # by number of the collective
+        self._syncs: SyncCount | None = None  # of the ranks that share memory
+        self._written = 0  # the count of synchronizations after the last segment
         self.collectives: list[Callable[[], None]] = []  # as functions that complete them
         self._steps: list[tuple[str, Any]] = []
 
     def bind(self, address: Address) -> None:
         """Look up the memory of the collectives, which has been bound to the arguments."""
         self._address = address
-        started = [self._call(number, address) for number in range(len(self.program.collectives))]
-        self.collectives = [partial(self._complete, start) for start in started]
+        numbers = range(len(self.program.collectives))
+        started = [self._call(number, address) for number in numbers]
+        cleared = {number: clear for number in numbers if (clear := self._clearing(number, address)) is not None}
+        self.collectives = [partial(self._complete, start, cleared.get(n)) for n, start in enumerate(started)]
         waits = {number for what, number in self.program.steps if what == "wait"}
         assert waits == set(range(len(started)))
-        self._steps = [
-            (what, self._segments[number] if what == "run" else (number, started[number]))
-            for what, number in self.program.steps
-        ]
+        self._steps = []
+        for what, number in self.program.steps:
+            if what == "start" and number in cleared:
+                self._steps.append(("run", cleared[number]))
+            self._steps.append((what, self._segments[number] if what == "run" else (number, started[number])))
 
     @property
     def shared(self) -> list[SharedArray]:
-        """What collectives use of the memory that the ranks of this host share."""
-        return list(self._shared.values())
+        """Arguments of this program that lie in memory which the ranks of this host share."""
+        collectives = self.program.collectives
+        return [array for number, array in self._shared.items() if collectives[number].op != "all_gather"]
 
     def __call__(self, refused: Callable[[], bool]) -> bool:
         """Run once. Returns False, having changed nothing, if `refused` says after a segment that the batch cannot be
@@ -128,6 +134,7 @@ class Segments:
             what, step = self._steps[index]
             if what == "run":
                 step()
+                self._note_writes()
             elif what == "start":
                 if not compared:
                     compared = True
@@ -142,12 +149,20 @@ class Segments:
                 work.wait()
         return not refused()
 
+    def _note_writes(self) -> None:
+        """A segment, or what moves memory, may have written to what ranks share."""
+        if self._syncs is not None:
+            self._written = self._syncs.count
+
     def _others(self) -> Communicator:
         if self.connected is None:
             self.connected = self._connect()
         return self.connected
 
-    def _complete(self, start: Start) -> None:
+    def _complete(self, start: Start, clear: Callable[[], None] | None) -> None:
+        if clear is not None:
+            clear()
+        self._note_writes()  # by segments that were called one by one
         if (work := start(self._others())) is not None:
             work.wait()
 
@@ -155,14 +170,27 @@ class Segments:
         """Have the ranks of a host share the memory of collectives, with what is in it. All ranks call this."""
         self._move = None
         moved, gathers = self._shareable()
-        staging = max((self._shard_bytes(number) for number in gathers), default=0)
-        total = sum(map(aligned, [staging, *moved.values()])) if moved or gathers else 0
-        memory = self._others().shared_memory(total) if total else None
+        self._share_sums(moved, move)
+        self._share_gathers(gathers)
+        self._note_writes()
+        self.bind(self._address)
+
+    def _share_gathers(self, gathers: Sequence[int]) -> None:
+        """Gather through memory that nothing but this writes to. All ranks call this."""
+        most = max(map(self._shard_bytes, gathers), default=0)
+        memory = self._others().shared_memory(most, "gathers") if most else None
+        if memory is not None:
+            self._syncs = memory.syncs
+            for number in gathers:  # one after another in the same place
+                self._shared[number] = memory.array(0, self._shard_bytes(number), np.dtype(np.uint8))
+
+    def _share_sums(self, moved: dict[int, int], move: Move) -> None:
+        """Move arguments of sums, of so many bytes, to memory that ranks share. All ranks call this."""
+        memory = self._others().shared_memory(sum(map(aligned, moved.values()))) if moved else None
         if memory is None:
             return
-        for number in gathers:  # one after another in the same place
-            self._shared[number] = memory.array(0, self._shard_bytes(number), np.dtype(np.uint8))
-        start = aligned(staging)
+        self._syncs = memory.syncs
+        start = 0
         for number, nbytes in moved.items():
             flat = self.program.collectives[number].flat
             args = [self.program.args[position] for position in flat]
@@ -174,7 +202,6 @@ class Segments:
                 move(position, at)
                 at += aligned(arg.nbytes)
             start += aligned(nbytes)
-        self.bind(self._address)
 
     def _shareable(self) -> tuple[dict[int, int], list[int]]:
         """Return the collectives whose flat memory is to be shared, with its bytes, and those that gather.
@@ -209,7 +236,7 @@ class Segments:
         shared = self._shared.get(number)
         if collective.op == "all_reduce":
             if shared is not None:
-                return lambda communicator: shared.allreduce()
+                return lambda communicator: shared.allreduce(self._written)
             if ranks > 1 and self._overlaps(collective):
                 return lambda communicator: communicator.start_allreduce(flat)
             return lambda communicator: communicator.allreduce(flat)
@@ -218,20 +245,26 @@ class Segments:
         if collective.op == "all_gather":
             if shared is not None:
                 source, target = shard.view(np.uint8), flat.view(np.uint8)
-                return lambda communicator: shared.allgather(source, target)
+                return lambda communicator: shared.allgather(source, target, keep=True)  # nobody else writes there
             return lambda communicator: communicator.allgather(shard, flat)
-        gaps = self._gaps(collective, length)
-        clear = self._views.clearing(start, gaps) if gaps else None
+        if shared is not None:
+            keep = self._is_gathered_after(number)
+            return lambda communicator: shared.reduce_scatter(shard, self._written, keep)
+        return lambda communicator: communicator.reduce_scatter(flat, shard)
 
-        def reduce_scatter(communicator: Communicator) -> None:
-            if clear is not None:
-                clear()  # what lies between the arrays would be summed as well
-            if shared is not None:
-                shared.reduce_scatter(shard)
-            else:
-                communicator.reduce_scatter(flat, shard)
+    def _clearing(self, number: int, address: Address) -> Callable[[], None] | None:
+        """Return what sets the gaps between scattered arrays to zero, which would be summed as well; None: no gaps."""
+        collective = self.program.collectives[number]
+        if collective.op != "reduce_scatter":
+            return None
+        gaps = self._gaps(collective, flat_bytes(collective, self.program.args, self.communicator.size))
+        return self._views.clearing(self._first(collective, address), gaps) if gaps else None
 
-        return reduce_scatter
+    def _is_gathered_after(self, number: int) -> bool:
+        """Do ranks synchronize in a gather later in the same call, that is before they write the gradients anew?"""
+        steps = self.program.steps
+        later = [each for what, each in steps[steps.index(("wait", number)) :] if what == "start"]
+        return any(self.program.collectives[each].op == "all_gather" and each in self._shared for each in later)
 
     def _overlaps(self, collective: Collective) -> bool:
         """Does a segment run between start and wait?"""

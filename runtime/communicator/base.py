@@ -88,9 +88,10 @@ class Communicator(ABC):
     def start_allreduce(self, array: Any, op: str = "sum") -> Work:
         """Start `allreduce`; this process may compute meanwhile."""
 
-    def shared_memory(self, nbytes: int) -> SharedMemory | None:
+    def shared_memory(self, nbytes: int, use: str = "sums") -> SharedMemory | None:
         """Return memory in which collectives of all ranks are faster than by messages; None where there is none, on all
-        ranks. All of them call this with the same number of bytes. Callers that take turns get the same memory."""
+        ranks. All of them call this with the same number of bytes. Callers with the same use, which take turns, get the
+        same memory."""
         return None
 
     @abstractmethod

@@ -35,7 +35,7 @@ from gluongraph.runtime.communicator.background import Background
 from gluongraph.runtime.communicator.base import CommunicationError, Communicator, PeerLost, Work
 from gluongraph.runtime.communicator.mpi_reductions import MpiReductions, address, pieces
 from gluongraph.runtime.communicator.reduce16 import Array, bits
-from gluongraph.runtime.communicator.shared_memory import SharedMemory, has_room, is_allowed
+from gluongraph.runtime.communicator.shared_memory import SharedMemory, SyncCount, has_room, is_allowed
 from gluongraph.runtime.communicator.supervision import fault_tolerant, found_lost, note_loss, supervise, supervised
 from gluongraph.runtime.communicator.waiting import sleeps, wait_asleep
 
@@ -141,7 +141,8 @@ class MpiCommunicator(Communicator):
         self._sums = MpiReductions(raw, mpi)
         self._in_allreduce = self._collective("allreduce")
         _all.add(self)
-        self._shared: SharedMemory | None = None
+        self._syncs = SyncCount()
+        self._shared: dict[str, SharedMemory] = {}  # by their use
         self._background: tuple[Background, MpiReductions, _Collective] | None = None
 
     def allreduce(self, array: Any, op: str = "sum") -> None:
@@ -149,6 +150,7 @@ class MpiCommunicator(Communicator):
         self._sums.check(array, op)
         with self._in_allreduce:
             self._sums.allreduce(array, op)
+        self._syncs.count += array.size > 0
 
     def allreduce_tree(self, array: Any) -> None:
         """Replace the array by the sum over ranks along a balanced binary tree, ((0+1)+(2+3))+...
@@ -185,13 +187,13 @@ class MpiCommunicator(Communicator):
 
         return background.start(run)
 
-    def shared_memory(self, nbytes: int) -> SharedMemory | None:
+    def shared_memory(self, nbytes: int, use: str = "sums") -> SharedMemory | None:
         """Return memory in which collectives of all ranks are faster than by messages; None where there is none, on all
         ranks: they are on several hosts, one of them has too little memory for files in memory, or the job is to go
-        on without lost ranks."""
+        on without lost ranks. Callers with the same use, which take turns, get the same memory."""
         if self.local_size < self.size or self.size == 1 or fault_tolerant():
             return None
-        kept = self._shared
+        kept = self._shared.get(use)
         larger = nbytes if kept is None else max(nbytes, 2 * kept.nbytes)
         fits = kept is not None and kept.nbytes >= nbytes
         possible = np.array([is_allowed() and (fits or has_room(larger, self.size))], np.int64)
@@ -201,8 +203,9 @@ class MpiCommunicator(Communicator):
         if not fits:
             with self._collective("shared_memory"):
                 barrier = partial(wait_asleep, self.raw) if self.sleeps else self.raw.Barrier
-                self._shared = SharedMemory(self.raw, self._mpi, larger, self._collective, barrier)
-        return self._shared
+                kept = SharedMemory(self.raw, self._mpi, larger, self._collective, barrier, self._syncs)
+                self._shared[use] = kept
+        return kept
 
     def reduce_scatter(self, source: Any, target: Any) -> None:
         """Write part number `rank` of the sum over ranks to `target`. `source` has `size` times as many elements."""
@@ -268,6 +271,7 @@ class MpiCommunicator(Communicator):
         """Wait until all ranks have called it."""
         with self._collective("barrier"):
             self.raw.Barrier()
+        self._syncs.count += 1
 
     def split(self, color: int, key: int = 0) -> Communicator:
         """Return a communicator of the ranks with the same color, ordered by key, then rank."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import time
 from collections.abc import Callable
 from functools import cache, reduce
 from typing import Any
@@ -64,6 +65,58 @@ def check_scatter_and_gather() -> None:
         gathered[part] = target
         staging.allgather(gathered[part], gathered)
         assert gathered.tobytes() == whole.tobytes(), (dtype, size)
+
+
+def check_ranks_that_are_late() -> None:
+    """Ranks that keep their arrays until the next synchronization wait for nobody else, and those that are late still
+    find what was written for them."""
+    c = world()
+    memory, staged = c.shared_memory(8 * c.size * 1000), c.shared_memory(8 * 1000, "gathers")
+    assert memory is not None and staged is not None and memory is not staged
+    dtype, size = np.dtype(np.float64), 1000
+    array, staging = (
+        memory.array(0, c.size * size * dtype.itemsize, dtype),
+        staged.array(0, size * dtype.itemsize, dtype),
+    )
+    random = np.random.default_rng(c.rank)
+    target, gathered = np.empty(size, dtype), np.empty(c.size * size, dtype)
+    agreed = np.zeros(1, np.int64)
+    for seed in range(40):
+        array.own[:] = data(c.rank, c.size * size, dtype, seed)
+        written = memory.syncs.count
+        time.sleep(random.choice([0, 0, 1e-3]))
+        c.allreduce(agreed)  # as ranks compare their programs
+        before = memory.syncs.count
+        time.sleep(random.choice([0, 0, 1e-3]))
+        array.reduce_scatter(target, written, keep=True)
+        assert memory.syncs.count == before == written + 1
+        time.sleep(random.choice([0, 0, 1e-3]))
+        staging.allgather(target, gathered, keep=True)
+        assert memory.syncs.count == before + 1
+        whole = reduce(np.add, [data(rank, c.size * size, dtype, seed) for rank in range(c.size)])
+        assert gathered.tobytes() == whole.tobytes(), seed
+
+
+def check_needless_waits() -> None:
+    """Sums wait for writers unless all ranks have synchronized since; gathers for those who read the last one."""
+    c = world()
+    memory = c.shared_memory(4096)
+    assert memory is not None
+    array = memory.array(0, 800, np.dtype(np.float64))
+    waits = []
+    for act in (
+        array.allreduce,  # for writers, and until all have written
+        lambda: array.allreduce(memory.syncs.count),  # as by default
+        lambda: array.allreduce(memory.syncs.count - 1),  # nobody has written since
+        lambda: array.allgather(np.ones(100), np.empty(100 * c.size), keep=True),
+        lambda: array.allgather(np.ones(100), np.empty(100 * c.size), keep=True),  # and for readers
+        c.barrier,
+        lambda: array.allgather(np.ones(100), np.empty(100 * c.size)),  # and until all have read
+    ):
+        before = memory.syncs.count
+        act()
+        waits.append(memory.syncs.count - before)
+    assert waits == [2, 2, 1, 1, 2, 1, 2], waits
 
 
 def check_several_arrays() -> None:
@@ -131,6 +184,8 @@ def check_groups() -> None:
 CHECKS: list[Callable[[], None]] = [
     check_sums,
     check_scatter_and_gather,
+    check_ranks_that_are_late,
+    check_needless_waits,
     check_several_arrays,
     check_values_that_are_not_finite,
     check_memory_is_kept,
