@@ -26,6 +26,7 @@ from gluongraph.errors import (
     MXNetError,
     NotFiniteError,
     ShapeError,
+    UnsupportedError,
     warn,
     with_user_location,
 )
@@ -317,6 +318,16 @@ class ExportedSpecializations(Specializations):
 
     def prepare(self, trainer: Trainer, batch: Sequence[Any]) -> None:
         trainer.prepare()
+
+    def check_clipping(self, clips: bool) -> None:
+        """Refuse other programs than the artefact has.
+
+        Raises:
+            UnsupportedError: its programs clip and are not to, or the other way round.
+        """
+        if clips != (self.options.clip_norm is not None):
+            message = f"clip_norm, in an artefact whose programs {'do not clip' if clips else 'clip'} gradients"
+            raise UnsupportedError(with_user_location(message, help="set it before the export"))
 
     def _compile(
         self,

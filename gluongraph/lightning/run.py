@@ -173,7 +173,7 @@ class Run:
             how = {"kvstore": "dist_sync"} | ({"strategy": trainer.sharding} if trainer.sharding else {})
         trainer.gluon_trainer = gluon_trainer(made.optimizers, module, how) if made.optimizers else None
         trainer.engines.prepare(trainer.gluon_trainer)
-        self._clip_by_value()
+        trainer.engines.clip()
         trainer.hooks.call("on_fit_start")
         if trainer.enable_autolog_hparams:
             _log_hyperparameters(trainer, module)
@@ -181,13 +181,6 @@ class Run:
             checkpoints.load_training(trainer, saved)
         if trainer.engines.mode != "fused":
             trainer.say(trainer.engines.describe())
-
-    def _clip_by_value(self) -> None:
-        """Give the bound of elements to the optimizer, which is where the compiled step has it."""
-        trainer = self.trainer
-        if trainer.gradient_clip_val and trainer.gradient_clip_algorithm == "value" and trainer.engines.mode == "fused":
-            for member in trainer.gluon_trainer.optimizer.members:
-                member.clip_gradient = float(trainer.gradient_clip_val)
 
     def _run_stage(self) -> Any:
         trainer = self.trainer

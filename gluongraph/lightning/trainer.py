@@ -167,8 +167,7 @@ class Trainer:
         self.log_every_n_steps = 50 if log_every_n_steps is None else log_every_n_steps
         args.check_count("accumulate_grad_batches", accumulate_grad_batches, 1)
         self.accumulate_grad_batches = accumulate_grad_batches
-        self.gradient_clip_algorithm = args.check_clipping(gradient_clip_val, gradient_clip_algorithm)
-        self.gradient_clip_val = gradient_clip_val
+        self._clipping = gradient_clip_val, args.check_clipping(gradient_clip_val, gradient_clip_algorithm)
         self.deterministic, self.benchmark, self.inference_mode = deterministic, benchmark, inference_mode
         self.use_distributed_sampler, self.sync_batchnorm = use_distributed_sampler, sync_batchnorm
         args.check_count("reload_dataloaders_every_n_epochs", reload_dataloaders_every_n_epochs, 0)
@@ -648,6 +647,29 @@ class Trainer:
         """The backward pass of manual optimization."""
         self.engines.engine.backward(loss, *args, **kwargs)
 
+    @property
+    def gradient_clip_val(self) -> float | None:
+        """The bound of gradients; it may be set during a fit, for the updates after that."""
+        return self._clipping[0]
+
+    @gradient_clip_val.setter
+    def gradient_clip_val(self, value: float | None) -> None:
+        self._clip(value, self.gradient_clip_algorithm)
+
+    @property
+    def gradient_clip_algorithm(self) -> str | None:
+        """What is bounded: the "norm" of all gradients, or the "value" of each element; None is "norm"."""
+        return self._clipping[1]
+
+    @gradient_clip_algorithm.setter
+    def gradient_clip_algorithm(self, algorithm: str | None) -> None:
+        self._clip(self.gradient_clip_val, algorithm)
+
+    def _clip(self, value: float | None, algorithm: str | None) -> None:
+        self._clipping = value, args.check_clipping(value, algorithm)
+        if self.engines is not None:
+            self.engines.clip()
+
     def clip_gradients(self, optimizer: Any, value: float | None, algorithm: str | None) -> None:
         """Clip the gradients that parameters show now: by the arguments, or the Trainer's settings."""
         import_whole("gluongraph.lightning.clipping")
@@ -655,6 +677,18 @@ class Trainer:
 
         value = self.gradient_clip_val if value is None else value
         clip(self, optimizer, value, algorithm or self.gradient_clip_algorithm or "norm")
+
+    @property
+    def clip_norm(self) -> float | None:
+        """The bound of the norm of all gradients; None where it is not bounded."""
+        value, algorithm = self._clipping
+        return float(value) if value and algorithm != "value" else None
+
+    @property
+    def clip_value(self) -> float | None:
+        """The bound of each element of the gradients; None where it is not bounded."""
+        value, algorithm = self._clipping
+        return float(value) if value and algorithm == "value" else None
 
     def window_length(self, batch_idx: int) -> int:
         """How many batches the window of this batch has."""
@@ -670,8 +704,7 @@ class Trainer:
         options: dict[str, Any] = {"target": self.target, "precision": mixed}
         if evaluation:
             return {**options, "precision": "bf16-mixed" if mixed == "bf16-mixed" else "32"}
-        if self.gradient_clip_val and self.gradient_clip_algorithm != "value":
-            options["clip_norm"] = float(self.gradient_clip_val)
+        options["clip_norm"] = self.clip_norm
         if self.ema is not None:
             options["ema"] = self.ema
         options["detect_anomaly"] = self.detect_anomaly

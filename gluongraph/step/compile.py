@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from numbers import Real
@@ -24,6 +23,7 @@ from gluongraph.step.micro_batches import micro_batches_of
 from gluongraph.step.several import steps_per_call_of
 from gluongraph.step.state_dtype import hold_states
 from gluongraph.tracing.precision import in_whole, precision_of
+from gluongraph.tracing.step_graph import check_clip_norm
 
 
 def compile(
@@ -115,8 +115,7 @@ def compile(
         check_inputs(net, inputs)
     loss = _as_loss(loss)
     how = precision_of(precision)
-    if clip_norm is not None and not (isinstance(clip_norm, Real) and 0 < clip_norm < math.inf):
-        raise ValueError(with_user_location(f"clip_norm is a positive number, not {clip_norm!r}"))
+    check_clip_norm(clip_norm)
     if ema is not None and not (isinstance(ema, Real) and 0 <= ema < 1):
         raise ValueError(with_user_location(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
     free = dynamic_of(dynamic, sizes, net, inputs)

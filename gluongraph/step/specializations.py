@@ -86,6 +86,9 @@ class Specializations:
         """All specializations that have been compiled and may be used again."""
         return tuple(self._known.values())
 
+    def check_clipping(self, clips: bool) -> None:
+        """May later programs clip gradients by their norm, or not? Here both can be traced."""
+
     def prepare(self, trainer: Trainer, batch: Sequence[Any]) -> None:
         """Let the trainer prepare. Deferred shapes are inferred by a trace, without computing anything."""
         try:
@@ -178,7 +181,8 @@ class Specializations:
         """Return the dependencies of a trace besides its inputs."""
         if self.trainer is None or not mode.gradients:
             return ()
-        return (self.trainer.structure, () if mode.traces else self.accumulator.names)
+        clips = self.options.clip_norm is not None
+        return (self.trainer.structure, clips, () if mode.traces else self.accumulator.names)
 
     @in_one_line("compilation")
     @collecting_later()

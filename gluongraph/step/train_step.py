@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -38,7 +39,7 @@ from gluongraph.tracing.ema import AveragedWeights
 from gluongraph.tracing.grad_norm import LIMIT, NORM
 from gluongraph.tracing.loss_scaling import LossScale
 from gluongraph.tracing.optimizer_updates import GRAD
-from gluongraph.tracing.step_graph import Options
+from gluongraph.tracing.step_graph import Options, check_clip_norm
 
 if TYPE_CHECKING:
     from gluongraph.codegen.cache.artifacts import Artefact
@@ -113,6 +114,37 @@ class TrainStep:
     def __getstate__(self) -> NoReturn:
         help = "step.save and step.load keep a training; a copied net needs another mx.compile"
         raise TypeError(with_user_location("a compiled step cannot be copied or pickled", help=help))
+
+    @property
+    def clip_norm(self) -> float | None:
+        """The largest norm that all gradients together have in an update, divided by the batch size; None: any.
+
+        It may be set, for later updates. From None to a number and back is another program, which the next call
+        compiles.
+
+        Raises:
+            ValueError: neither None nor a positive number is set.
+            UnsupportedError: the step is loaded from an artefact, which has only one of both programs.
+
+        >>> import gluongraph as mx
+        >>> from gluongraph import gluon, nd
+        >>> net = gluon.nn.Dense(1, in_units=2, use_bias=False, prefix="d_")
+        >>> net.initialize(mx.init.Zero())
+        >>> trainer = gluon.Trainer(net.collect_params(), "sgd", {"learning_rate": 1.0})
+        >>> step = mx.compile(net, gluon.loss.L2Loss(), trainer, clip_norm=5.0)
+        >>> step.clip_norm = 1.0
+        >>> _ = step(nd.array([[3.0, 4.0]]), nd.array([[2.0]]))  # the gradient is (-6, -8)
+        >>> net.weight.data().asnumpy().round(4)
+        array([[0.6, 0.8]], dtype=float32)
+        """
+        return self.options.clip_norm
+
+    @clip_norm.setter
+    def clip_norm(self, value: float | None) -> None:
+        check_clip_norm(value)
+        with self.step_lock:
+            self._specializations.check_clipping(value is not None)
+            self.options = self._specializations.options = replace(self.options, clip_norm=value)
 
     # -- training
 
@@ -355,7 +387,7 @@ class TrainStep:
     def _others(self, scale: float) -> dict[str, float]:
         """The scalars of an update that are not the optimizer's, by the names of inputs."""
         values = self.averages.scalars if self.averages is not None else {}
-        return {**values, LIMIT: (self.options.clip_norm or 0.0) / scale}
+        return {**values, LIMIT: (self.clip_norm or 0.0) / scale}
 
     def _run(self, specialization: Specialization, arrays: Sequence[Array]) -> dict[str, Array]:
         """Run a graph. Where it fails, or its batch is left out, no random number has been drawn."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple
 
 from gluongraph.dtypes import is_float
 from gluongraph.eager.tape import Leaf
@@ -28,6 +30,16 @@ from gluongraph.tracing.tracer import Traced, is_rng
 from gluongraph.tracing.trainer import Trainer
 
 Cast = Callable[[Graph], Graph]
+
+
+def check_clip_norm(value: Any) -> None:
+    """Refuse what is no bound of a norm.
+
+    Raises:
+        ValueError: neither None nor a positive number.
+    """
+    if value is not None and not (isinstance(value, Real) and 0 < float(value) < math.inf):
+        raise ValueError(with_user_location(f"clip_norm is a positive number, not {value!r}"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import amp, debug, gluon, nd
-from gluongraph.errors import MXNetError
+from gluongraph.errors import MXNetError, UnsupportedError
 from gluongraph.gluon import Parameter, nn
 from gluongraph.ir.plan import Plan
 from gluongraph.step import TrainStep
@@ -267,6 +267,39 @@ def test_gradients_are_clipped_by_the_norm_of_all_together() -> None:
     step(*(g * 1e-6 for g in grads), batch_size=2)  # below the limit nothing is clipped
     for p, g in zip(params, grads, strict=True):
         np.testing.assert_allclose(p.data().asnumpy(), -g * 1e-6 / 2, rtol=1e-5)
+
+
+def test_the_norm_may_change_and_go(tmp_path: Path) -> None:
+    p = Parameter("p", shape=(2,))
+    p.initialize(mx.init.Zero())
+    trainer = gluon.Trainer([p], "sgd", {"learning_rate": 1.0})
+    step = mx.compile(lambda x: (p.data() * x).sum(), trainer=trainer, clip_norm=5.0)
+    x = np.array([3, 4], np.float32)
+
+    def update(used: TrainStep) -> float:
+        """The norm of what an update changes."""
+        assert used.trainer is not None
+        weight = used.trainer.params[0].data()
+        before = weight.asnumpy()
+        used(x, batch_size=1)
+        return float(np.linalg.norm(weight.asnumpy() - before))
+
+    found = [update(step)]
+    for bound in (1.0, None, 2.0, 0.5):
+        step.clip_norm = bound
+        found.append(update(step))
+        assert step.clip_norm == bound
+    np.testing.assert_allclose(found, [5, 1, 5, 2, 0.5], rtol=1e-6)
+    assert len(step._specializations.all) == 2, "a bound is a number of the program"
+    with pytest.raises(ValueError, match="clip_norm is a positive number, not 0"):
+        step.clip_norm = 0
+    assert step.clip_norm == 0.5
+    step.export(tmp_path / "step.gga", batches=[(x,)])
+    loaded = mx.load(tmp_path / "step.gga")
+    loaded.clip_norm = 0.25
+    assert update(loaded) == pytest.approx(0.25, rel=1e-5)
+    with pytest.raises(UnsupportedError, match="artefact whose programs clip"):
+        loaded.clip_norm = None
 
 
 # -- pins, other precisions, errors

@@ -74,6 +74,11 @@ class Engines:
         else:
             self.engine = FusedEngine(self.steps, gluon_trainer, store, trainer.compile_options())
 
+    def clip(self) -> None:
+        """Have later updates clip gradients as the Trainer says. Other modes than the fused one ask it each time."""
+        if self.mode == "fused":
+            self.engine.clip(self.trainer.clip_norm, self.trainer.clip_value)
+
     # -- training
 
     def train(self, batch: Any, batch_idx: int, accumulates: bool) -> Any:

@@ -85,6 +85,8 @@ class FusedEngine:
         self.function = StepFunction(steps, "training_step", store)
         self.step: TrainStep = compile_step(self.function, trainer=trainer, **options)
         self.step.net = steps.block
+        self._members = trainer.optimizer.members
+        self._bounds = [member.clip_gradient for member in self._members]
         self.skipped_before = 0
 
     @property
@@ -106,6 +108,13 @@ class FusedEngine:
         loss, result, arguments = made
         function.note(arrays, structure, arguments)
         return loss, result
+
+    def clip(self, norm: float | None, value: float | None) -> None:
+        """Bound the norm of all gradients, or each element, from the next update on. Bounds of elements that the
+        optimizer had of itself are its own again without."""
+        self.step.clip_norm = norm
+        for member, own in zip(self._members, self._bounds, strict=True):
+            member.clip_gradient = own if value is None else value
 
     def apply(self) -> None:
         """The update by the gradients that have been accumulated."""

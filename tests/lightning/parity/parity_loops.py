@@ -192,6 +192,40 @@ def clipped_by_value(L: ModuleType) -> Result:
     return fit(L, gradient_clip_val=0.2, gradient_clip_algorithm="value", max_epochs=2)
 
 
+def clipped_in_epochs(L: ModuleType, *bounds: float | None, **how: Any) -> Result:
+    """The bound is another one in each epoch."""
+
+    class Bounds(L.Callback):  # type: ignore[misc, name-defined]
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            trainer.gradient_clip_val = bounds[trainer.current_epoch]
+
+    return fit(L, callbacks=[Bounds()], gradient_clip_val=bounds[0], max_epochs=len(bounds), **how)
+
+
+@case
+def clipped_by_norms_that_change(L: ModuleType) -> Result:
+    return clipped_in_epochs(L, 0.3, 0.1, None, 0.2)
+
+
+@case
+def clipped_by_norm_from_the_second_epoch_on(L: ModuleType) -> Result:
+    return clipped_in_epochs(L, None, 0.1, accumulate_grad_batches=2)
+
+
+@case
+def clipped_by_values_that_change(L: ModuleType) -> Result:
+    return clipped_in_epochs(L, 0.2, 0.05, None, 0.1, gradient_clip_algorithm="value")
+
+
+@case
+def clipped_by_another_algorithm(L: ModuleType) -> Result:
+    class Algorithm(L.Callback):  # type: ignore[misc, name-defined]
+        def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+            trainer.gradient_clip_algorithm = ("norm", "value", "norm")[trainer.current_epoch]
+
+    return fit(L, callbacks=[Algorithm()], gradient_clip_val=0.1, max_epochs=3)
+
+
 @case
 def accumulated_and_clipped(L: ModuleType) -> Result:
     return fit(L, accumulate_grad_batches=2, gradient_clip_val=0.3)
