@@ -34,25 +34,50 @@ def flatten(batch: Any) -> tuple[list[Any], Structure]:
     (1, ('dict', ('x', 'scale'), ('array', ('constant', 3))))
     """
     arrays: list[Any] = []
-    return arrays, _flatten(batch, arrays)
+    return arrays, _flatten(batch, arrays, as_array)
 
 
-def _flatten(part: Any, arrays: list[Any]) -> Structure:
+def flatten_to_stack(batch: Any) -> tuple[list[Any], Structure]:
+    """As `flatten`, for `stacked`: tensors stay tensors, since one conversion of a stack is faster than one of each."""
+    arrays: list[Any] = []
+    return arrays, _flatten(batch, arrays, _as_leaf)
+
+
+def stacked(arrays: Sequence[Any]) -> Any:
+    """Arrays of one type, as `flatten_to_stack` gives them, along a new first axis. It is an NDArray for float64, of
+    which a step keeps the type.
+
+    >>> stacked([np.zeros(3, np.float32), np.ones(3, np.float32)]).shape
+    (2, 3)
+    """
+    first = arrays[0]
+    if isinstance(first, (np.ndarray, NDArray)):
+        parts = [a.asnumpy() if isinstance(a, NDArray) else a for a in arrays]
+        # Of whole arrays concatenate makes the same as stack, in half the time.
+        made = np.concatenate(parts).reshape(len(parts), *first.shape) if first.shape else np.stack(parts)
+        return NDArray(made) if made.dtype == np.float64 and isinstance(first, NDArray) else made
+    from gluongraph.torch.export import torch
+
+    return _of_tensor(torch().stack(arrays))
+
+
+def _flatten(part: Any, arrays: list[Any], leaf: Callable[[Any], Any]) -> Structure:
     kind = type(part)
     if kind is tuple or kind is list:
-        return (kind.__name__, None, tuple([_flatten(each, arrays) for each in part]))
-    if (array := as_array(part)) is not None:
+        return (kind.__name__, None, tuple([_flatten(each, arrays, leaf) for each in part]))
+    if (array := leaf(part)) is not None:
         arrays.append(array)
         return ARRAY
     if isinstance(part, Mapping):
-        return ("dict", tuple(part), tuple([_flatten(each, arrays) for each in part.values()]))
+        return ("dict", tuple(part), tuple([_flatten(each, arrays, leaf) for each in part.values()]))
     if isinstance(part, tuple) and hasattr(part, "_fields"):
-        return (kind, part._fields, tuple([_flatten(each, arrays) for each in part]))
+        return (kind, part._fields, tuple([_flatten(each, arrays, leaf) for each in part]))
     if isinstance(part, (tuple, list)):
-        return ("list" if isinstance(part, list) else "tuple", None, tuple([_flatten(e, arrays) for e in part]))
+        parts = tuple([_flatten(each, arrays, leaf) for each in part])
+        return ("list" if isinstance(part, list) else "tuple", None, parts)
     if dataclasses.is_dataclass(part) and not isinstance(part, type):
         names = tuple(field.name for field in dataclasses.fields(part))
-        return (kind, names, tuple([_flatten(getattr(part, name), arrays) for name in names]))
+        return (kind, names, tuple([_flatten(getattr(part, name), arrays, leaf) for name in names]))
     try:
         hash(part)
     except TypeError:
@@ -74,6 +99,20 @@ def as_array(value: Any) -> Any:
     if is_torch_loaded() and isinstance(value, _tensor()):
         return _of_tensor(value)
     return None
+
+
+_known_leaves: set[type] = {np.ndarray, NDArray}  # classes that `_as_leaf` need not look at again
+
+
+def _as_leaf(value: Any) -> Any:
+    """An array or tensor as it is; None for what is neither."""
+    kind = type(value)
+    if kind in _known_leaves:
+        return value
+    if is_torch_loaded() and isinstance(value, _tensor()):
+        _known_leaves.add(kind)
+        return value
+    return as_array(value)
 
 
 @cache
@@ -121,10 +160,16 @@ def batch_size_of(arrays: Sequence[Any]) -> int:
     >>> batch_size_of([np.ones((3, 2))])
     3
     """
-    for array in arrays:
-        if array.shape:
-            return int(array.shape[0])
-    return 1
+    return size_of([array.shape for array in arrays])
+
+
+def size_of(shapes: Sequence[tuple[int, ...]]) -> int:
+    """The number of samples of a batch with arrays of these shapes.
+
+    >>> size_of([(), (3, 2)])
+    3
+    """
+    return next((int(shape[0]) for shape in shapes if shape), 1)
 
 
 def map_leaves(function: Callable[[Any], Any], value: Any) -> Any:

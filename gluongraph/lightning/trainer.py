@@ -15,6 +15,7 @@ from gluongraph.lightning import arguments as args
 from gluongraph.lightning.batch import cast_floats
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.defaults import default_callbacks, default_loggers
+from gluongraph.lightning.engine.engines import JOINED
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.foreign import is_data_module
 from gluongraph.lightning.loggers.logger import Logger
@@ -709,7 +710,7 @@ class Trainer:
             options["ema"] = self.ema
         options["detect_anomaly"] = self.detect_anomaly
         joins = self.steps_per_call != 1 and self.target == "cpu"
-        options["steps_per_call"] = (self.steps_per_call or 32) if joins else None
+        options["steps_per_call"] = (self.steps_per_call or JOINED) if joins else None
         return options
 
     def transfer(self, batch: Any, dataloader_idx: int) -> Any:

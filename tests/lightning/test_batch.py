@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections import namedtuple
 from typing import Any
 
@@ -10,7 +11,17 @@ import numpy as np
 import pytest
 
 from gluongraph import nd
-from gluongraph.lightning.batch import batch_size_of, cast_floats, flatten, map_leaves, to_user, unflatten
+from gluongraph.lightning.batch import (
+    batch_size_of,
+    cast_floats,
+    flatten,
+    flatten_to_stack,
+    map_leaves,
+    stacked,
+    to_user,
+    unflatten,
+)
+from gluongraph.ndarray import NDArray
 
 Pair = namedtuple("Pair", "x y")
 
@@ -74,3 +85,32 @@ def test_dataclasses_are_mapped_whatever_their_constructor_takes() -> None:
 
     made = map_leaves(lambda leaf: leaf * 10, {"pair": Pair(1)})["pair"]
     assert (made.first, made.second) == (10, 20)
+
+
+def test_stacks_have_the_values_and_types_of_batches() -> None:
+    """Arrays of numpy's, NDArrays and tensors, with and without axes."""
+    parts: list[Any] = [
+        np.arange(6, dtype=np.float32).reshape(2, 3),
+        np.array(3, np.int64),
+        np.ones((2, 0)),
+        nd.ones((2,), dtype="float64"),
+    ]
+    if importlib.util.find_spec("torch") is not None:
+        import torch
+
+        parts += [
+            torch.arange(4.0),
+            torch.tensor(2),
+            torch.ones(2, dtype=torch.float64),
+            torch.ones(3, dtype=torch.bfloat16),
+        ]
+        parts += [torch.arange(6.0).reshape(2, 3).T, torch.ones(2, requires_grad=True)]
+    singles, structure = flatten(parts)
+    leaves, other = flatten_to_stack(parts)
+    assert structure == other and len(leaves) == len(singles) == len(parts)
+    for leaf, single in zip(leaves, singles, strict=True):
+        made = stacked([leaf, leaf, leaf])
+        assert type(made) is type(single) and made.shape == (3, *single.shape) and made.dtype == single.dtype
+        values = [each.asnumpy() if isinstance(each, NDArray) else each for each in (made, single)]
+        for row in values[0]:
+            np.testing.assert_array_equal(row, values[1])

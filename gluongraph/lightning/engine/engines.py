@@ -15,7 +15,9 @@ from gluongraph.lightning.engine.gluon_steps import GluonSteps
 from gluongraph.lightning.engine.staged import StagedEngine
 from gluongraph.lightning.hooks import BATCH_HOOKS, GRADIENT_HOOKS
 
-JOINED = 32  # steps in one call, at most, where nobody looks in between
+JOINED = 128  # steps in one call, at most, where nobody looks in between
+STACK_BYTES = 1 << 20  # of a stack of batches, at most, which the caches hold; but
+LEAST_JOINED = 32  # may be stacked
 JOINED_BYTES = 1 << 16  # of a batch, above which copying it into a stack is not worth it
 JOINED_SECONDS = 300e-6  # of a step, above which the call is little of it
 
@@ -111,12 +113,12 @@ class Engines:
         else:
             counters.steps_applied += 1
 
-    def train_many(self, batches: Sequence[Sequence[Any]], structure: Any) -> None:
-        """One update for each of several batches of one type, in one call."""
+    def train_many(self, stacks: Sequence[Any], structure: Any, count: int) -> None:
+        """One update for each of several batches of one type, in one call: each of their arrays is a stack."""
         skipped = self.engine.skipped
-        self.engine.train_many(batches, structure)
+        self.engine.train_many(stacks, structure, count)
         left_out = self.engine.skipped - skipped
-        self.trainer.counters.steps_applied += len(batches) - left_out
+        self.trainer.counters.steps_applied += count - left_out
         self.trainer.counters.steps_skipped += left_out
 
     @property
@@ -130,13 +132,15 @@ class Engines:
         if (asked := trainer.steps_per_call) is not None:
             self._joins = asked if self._may_join() else 0
             return
-        if sum(a.nbytes if hasattr(a, "nbytes") else a.size * 4 for a in arrays) > JOINED_BYTES:
+        nbytes = sum(a.nbytes if hasattr(a, "nbytes") else a.size * 4 for a in arrays)
+        if nbytes > JOINED_BYTES:
             self._joins = 0
             return
         self._seconds.append(seconds)
         if len(self._seconds) == 8:
             fast = sorted(self._seconds)[3] < JOINED_SECONDS
-            self._joins = JOINED if fast and self._may_join() else 0
+            most = min(JOINED, max(LEAST_JOINED, STACK_BYTES // max(1, nbytes)))
+            self._joins = most if fast and self._may_join() else 0
 
     def _may_join(self) -> bool:
         trainer = self.trainer

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from gluongraph.lightning.batch import Structure, batch_size_of, to_user
+from gluongraph.lightning.batch import Structure, batch_size_of, size_of, to_user
 from gluongraph.lightning.engine.steps import Steps, loss_of
 from gluongraph.lightning.metric_objects import MetricCalls
 from gluongraph.lightning.metrics import Accumulator, Observed, Store
@@ -58,10 +56,10 @@ class StepFunction:
             raise NoLoss
         return loss, traced.result, traced.arguments
 
-    def note(self, arrays: Sequence[Any], structure: Structure, *arguments: Sequence[Any]) -> None:
-        """The program has run on these arrays, and their values have been accumulated: make the calls of torchmetrics'
-        objects, once for each of the `arguments`."""
-        logs = self._logs.get((structure, tuple([a.shape for a in arrays])))
+    def note(self, shapes: Sequence[tuple[int, ...]], structure: Structure, *arguments: Sequence[Any]) -> None:
+        """The program has run on arrays of these shapes, and their values have been accumulated: make the calls of
+        torchmetrics' objects, once for each of the `arguments`."""
+        logs = self._logs.get((structure, tuple(shapes)))
         if logs is None:
             return
         if logs.accumulator is not None:
@@ -69,7 +67,7 @@ class StepFunction:
         if logs.calls.calls or logs.observed:
             for each in arguments:
                 results = logs.calls.make([to_user(array, True) for array in each])
-                self.store.observe(logs.observed, results, batch_size_of(arrays))
+                self.store.observe(logs.observed, results, size_of(shapes))
 
 
 class FusedEngine:
@@ -106,7 +104,7 @@ class FusedEngine:
         except NoLoss:
             return None
         loss, result, arguments = made
-        function.note(arrays, structure, arguments)
+        function.note([a.shape for a in arrays], structure, arguments)
         return loss, result
 
     def clip(self, norm: float | None, value: float | None) -> None:
@@ -121,15 +119,15 @@ class FusedEngine:
         if self.step.accumulator.batches:
             self.step.apply()
 
-    def train_many(self, batches: Sequence[Sequence[Any]], structure: Structure) -> tuple[Any, Any]:
-        """One update for each of several batches, all of one type, by one call; stacked losses and results."""
+    def train_many(self, stacks: Sequence[Any], structure: Structure, count: int) -> None:
+        """One update for each of several batches, all of one type, by one call. Each array is a stack of theirs."""
         function = self.function
         self.steps.refresh()
         if structure != function.structure:
             function.structure = structure
-        losses, results, arguments = self.step(*[_stacked(each) for each in zip(*batches, strict=True)])
-        function.note(batches[0], structure, *([each[i] for each in arguments] for i in range(len(batches))))
-        return losses, results
+        _, _, arguments = self.step(*stacks)
+        shapes = [stack.shape[1:] for stack in stacks]
+        function.note(shapes, structure, *([each[i] for each in arguments] for i in range(count)))
 
 
 class EvaluationEngine:
@@ -150,11 +148,5 @@ class EvaluationEngine:
         function, step = self._known[key]
         self.steps.refresh()
         result, arguments = step.predict(*arrays)
-        function.note(arrays, structure, arguments)
+        function.note([a.shape for a in arrays], structure, arguments)
         return result
-
-
-def _stacked(arrays: Sequence[Any]) -> Any:
-    """Arrays of one type along a new first axis; an NDArray for float64, of which a step keeps the type."""
-    made = np.stack([a.asnumpy() if isinstance(a, NDArray) else a for a in arrays])
-    return NDArray(made) if made.dtype == np.float64 and isinstance(arrays[0], NDArray) else made

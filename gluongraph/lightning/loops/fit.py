@@ -7,12 +7,14 @@ import time
 from typing import Any
 
 from gluongraph.errors import warn
-from gluongraph.lightning.batch import flatten, to_user
+from gluongraph.lightning.batch import flatten, flatten_to_stack, stacked, to_user
 from gluongraph.lightning.data.loaders import num_batches
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hooks import BATCH_HOOKS
 from gluongraph.lightning.loops.counters import Counters
 from gluongraph.lightning.loops.schedules import step_schedulers
+
+_ENDED = object()  # in place of a batch
 
 
 class FitLoop:
@@ -166,12 +168,18 @@ class FitLoop:
     def _run_batches(self, batches: Any) -> None:
         """Run the batches of an epoch, several in one call where nobody looks in between."""
         counters = self.counters
-        for batch in batches:
-            if not self._joins or not self._joined(batch, batches):
-                counters.batch_idx += 1
-                counters.batches_seen += 1
-                counters.is_last_batch = batches.is_last
-                self._advance(batch)
+        while True:
+            count = self._free() if self._joins else 1
+            if count < 2 or not self._run_stack(batches, count):
+                if (batch := next(batches, _ENDED)) is _ENDED:
+                    break
+                if count < 2:
+                    counters.batch_idx += 1
+                    counters.batches_seen += 1
+                    counters.is_last_batch = batches.is_last
+                    self._advance(batch)
+                else:
+                    self._run_joined(batch, batches, count)
             if self._skip_epoch or self._done_within():
                 break
 
@@ -296,10 +304,12 @@ class FitLoop:
     def _joins(self) -> bool:
         """May several batches be one call: does nobody look between them?"""
         trainer = self.trainer
-        return bool(trainer.engines.joins) and not any(trainer.hooks.overridden(name) for name in BATCH_HOOKS)
+        if not trainer.engines.joins or trainer.should_stop or math.isinf(self.num_batches):
+            return False
+        return not any(trainer.hooks.overridden(name) for name in BATCH_HOOKS)
 
     def _free(self) -> int:
-        """How many batches, this one included, nobody looks at: the last of them may be one that is looked at after."""
+        """How many of the next batches nobody looks at: the last of them may be one that is looked at after."""
         trainer, counters = self.trainer, self.counters
         limits = [float(trainer.engines.joins), trainer.hooks.idle_batches(), self.num_batches - counters.batch_idx - 2]
         if trainer.max_steps != -1:
@@ -315,32 +325,41 @@ class FitLoop:
                 limits.append(self.val_check_batch - 1 - number % self.val_check_batch)
         return int(min(limits)) if min(limits) < 2**31 else 2**31
 
-    def _joined(self, batch: Any, source: Any) -> bool:
-        """Train on this batch and those that follow in one call; False if this is no time for it."""
-        trainer, counters = self.trainer, self.counters
-        count = 0 if math.isinf(self.num_batches) else self._free()
-        if count < 2 or trainer.should_stop:
+    def _run_stack(self, source: Any, count: int) -> bool:
+        """Train on so many batches in one call, if the loader gives them in one array."""
+        trainer = self.trainer
+        if trainer.cast is not None or (stack := source.stack(count)) is None:
             return False
-        arrays, structure = flatten(trainer.transfer(batch, 0))
+        arrays, structure = flatten(stack)
+        trainer.engines.train_many(arrays, structure, count)
+        self._count(count)
+        return True
+
+    def _count(self, batches: int) -> None:
+        self.counters.batch_idx += batches
+        self.counters.batches_seen += batches
+        self.counters.logged_steps += batches
+
+    def _run_joined(self, batch: Any, source: Any, count: int) -> None:
+        """Train on this batch and those that follow, `count` of one type or fewer, in one call."""
+        trainer, counters = self.trainer, self.counters
+        arrays, structure = flatten_to_stack(trainer.transfer(batch, 0))
         many, kinds = [arrays], _types(arrays)
         rest: Any = None
         for following in source:
-            arrays, other = flatten(trainer.transfer(following, 0))
+            arrays, other = flatten_to_stack(trainer.transfer(following, 0))
             if other != structure or _types(arrays) != kinds:
                 rest = following
                 break
             many.append(arrays)
             if len(many) == count:
                 break
-        trainer.engines.train_many(many, structure)
-        counters.batch_idx += len(many)
-        counters.batches_seen += len(many)
-        counters.logged_steps += len(many)
+        trainer.engines.train_many([stacked(each) for each in zip(*many, strict=True)], structure, len(many))
+        self._count(len(many))
         if rest is not None:
             counters.batch_idx += 1
             counters.batches_seen += 1
             self._advance(rest)
-        return True
 
 
 def _types(arrays: list[Any]) -> list[Any]:

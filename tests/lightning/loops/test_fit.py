@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nets import QUIET, GluonModel, loader, same, weights
+from nets import QUIET, GluonModel, data, loader, same, weights
 
 import gluongraph as mx
 import gluongraph.lightning as L
@@ -28,13 +28,42 @@ def test_joined_steps_have_the_bits_of_single_ones(how: dict[str, Any]) -> None:
         def on_train_start(self) -> None:
             engine = self.trainer.engines.engine
             many = engine.train_many
-            engine.train_many = lambda batches, structure: calls.append(len(batches)) or many(batches, structure)
+            engine.train_many = lambda stacks, structure, n: calls.append(n) or many(stacks, structure, n)
 
     single, one = fit(steps_per_call=1, **how)
     joined, other = fit(Counted(), steps_per_call=4, **how)
     assert max(calls) == 4 and same(weights(one), weights(other))
     assert dict(single.callback_metrics) == dict(joined.callback_metrics)
     assert single.counters == joined.counters
+
+
+def as_arrays(size: int) -> Any:
+    return L.ArrayLoader(*data(99), batch_size=size, seed=2)
+
+
+def as_shuffled_arrays(size: int) -> Any:
+    return L.ArrayLoader(*data(99), batch_size=size, shuffle=True, seed=2)
+
+
+def as_a_list(size: int) -> Any:
+    return list(as_arrays(size))
+
+
+def as_ndarrays(size: int) -> Any:
+    return [[mx.nd.array(part) for part in batch] for batch in as_arrays(size)]
+
+
+def as_tensors(size: int) -> Any:
+    torch = pytest.importorskip("torch")
+    return [[torch.from_numpy(part) for part in batch] for batch in as_arrays(size)]
+
+
+@pytest.mark.parametrize("size", [8, 9, 50])  # the last batch is smaller, or not
+@pytest.mark.parametrize("batches", [as_arrays, as_shuffled_arrays, as_a_list, as_ndarrays, as_tensors])
+def test_joined_batches_of_all_kinds_have_the_bits_of_single_ones(batches: Any, size: int) -> None:
+    (single, one), (joined, other) = (fit(batches=batches(size), steps_per_call=count) for count in (1, 4))
+    assert same(weights(one), weights(other)) and single.counters == joined.counters
+    assert dict(single.callback_metrics) == dict(joined.callback_metrics)
 
 
 def test_steps_are_not_joined_where_somebody_looks() -> None:
