@@ -77,6 +77,7 @@ def of_gluon(name: str) -> Any:
     """The same network of Gluon's model zoo."""
     net = gluon.model_zoo.vision.get_model(name, classes=LABELS[1])
     net.initialize()
+    net(nd.zeros(IMAGES))  # parameters get their shapes and values
     return net
 
 

@@ -12,7 +12,7 @@ from gluongraph.optimizer.counting import Index
 from gluongraph.optimizer.updater import State, Updater
 
 if TYPE_CHECKING:
-    from gluongraph.gluon.trainer import Trainer
+    from gluongraph.gluon.trained_parameters import TrainedParameters
 
 
 class TrainerUpdater(Updater):
@@ -21,8 +21,8 @@ class TrainerUpdater(Updater):
     Nothing is kept here: what the trainer updates is what `states` shows, and updates by this are seen there.
     """
 
-    def __init__(self, trainer: Trainer, place: int = 0):
-        self._trainer: Trainer = weakref.proxy(trainer)  # which has this by its store
+    def __init__(self, trainer: TrainedParameters, place: int = 0):
+        self._trainer: TrainedParameters = weakref.proxy(trainer)  # which has this by its store
         self._place = place
 
     def __repr__(self) -> str:
