@@ -30,7 +30,7 @@ from gluongraph.storage import Array
 from gluongraph.tracing.tracer import Traced, is_argument, is_rng, scope, trace
 
 if TYPE_CHECKING:
-    from gluongraph.gluon.block import HybridBlock
+    from gluongraph.gluon.hybrid_block import HybridBlock
 
 Words = Mapping[str, tuple[int, int, int, int]]  # the states of generators, by the inputs that read them
 SAVED = "saved"

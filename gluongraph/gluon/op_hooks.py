@@ -12,7 +12,7 @@ from gluongraph.symbol.operators import apply
 from gluongraph.symbol.recording import record
 
 if TYPE_CHECKING:
-    from gluongraph.gluon.block import HybridBlock
+    from gluongraph.gluon.hybrid_block import HybridBlock
 
 Callback = Callable[[str, str, NDArray], Any]
 # Operators whose inputs have names in MXNet; those of others are called input0, input1, ...

@@ -13,7 +13,7 @@ from gluongraph.ndarray import NDArray
 from gluongraph.tracing import tracer
 
 if TYPE_CHECKING:
-    from gluongraph.gluon.block import HybridBlock
+    from gluongraph.gluon.hybrid_block import HybridBlock
     from gluongraph.gluon.parameter import Parameter
 
 Shape = tuple[int, ...]

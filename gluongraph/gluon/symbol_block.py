@@ -8,7 +8,7 @@ from typing import Any
 from gluongraph import nd
 from gluongraph.context import Context
 from gluongraph.errors import MXNetError, pluralize, with_user_location
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.parameter import Parameter, ParameterDict
 from gluongraph.gluon.shape_inference import parameter_shapes
 from gluongraph.host.file_names import check_name

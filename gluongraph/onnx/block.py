@@ -10,7 +10,7 @@ from gluongraph.context import Context
 from gluongraph.dtypes import DTYPES, dtype_name, is_float
 from gluongraph.eager.tape import STATE
 from gluongraph.errors import ArgumentError, DTypeError, MXNetError, ShapeError, pluralize, with_user_location
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.parameter import Parameter, ParameterDict
 from gluongraph.host.torch_module import FROM_TORCH, is_torch_module
 from gluongraph.ir.graph import Node

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gluongraph.errors import pluralize, with_user_location
-from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.block import Block
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.loss import Loss
 from gluongraph.gluon.nn import Sequential
 

@@ -409,3 +409,11 @@ def test_names_come_from_the_name_manager() -> None:
                 net.add(nn.Dense(1))
         assert (net.name, net[0].name) == ("left_hybridsequential0", "left_hybridsequential0_dense0")
         assert nn.Dense(1).name == "dense2"
+
+
+def test_hybrid_block_is_imported_from_where_mxnet_has_it() -> None:
+    from gluongraph.gluon import block
+
+    assert block.HybridBlock is gluon.HybridBlock
+    with pytest.raises(AttributeError, match="'gluongraph.gluon.block' has no attribute 'HybridBloc'"):
+        _ = block.HybridBloc

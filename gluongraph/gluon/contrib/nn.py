@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.block import Block
 from gluongraph.gluon.contrib.sync_batch_norm import SyncBatchNorm
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.nn import Embedding, HybridSequential, Identity, Sequential
 from gluongraph.gluon.nn.layout import each_axis
 from gluongraph.gluon.parameter import ParameterDict

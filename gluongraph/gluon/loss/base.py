@@ -12,7 +12,7 @@ from typing import Any
 
 from gluongraph import ops
 from gluongraph.errors import ShapeError, with_user_location
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.ir.graph import Node
 from gluongraph.mxops.ops import axes_of
 from gluongraph.mxops.shapes import reshape_like

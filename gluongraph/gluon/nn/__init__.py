@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.block import Block
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.nn.activations import ELU, GELU, SELU, Activation, LeakyReLU, PReLU, SiLU, Swish
 from gluongraph.gluon.nn.basic import Dense, Dropout, Embedding, Flatten, HybridLambda, Identity, Lambda
 from gluongraph.gluon.nn.containers import HybridSequential, Sequential

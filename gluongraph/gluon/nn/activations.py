@@ -6,7 +6,7 @@ from typing import Any
 
 from gluongraph import nd, ops
 from gluongraph.errors import MXNetError, with_user_location
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.initializer import Constant
 from gluongraph.ndarray import invoke
 from gluongraph.ranges import NOT_NEGATIVE, check_count, check_range

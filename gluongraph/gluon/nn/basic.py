@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gluongraph import nd
-from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.block import Block
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.nn.activations import Activation
 from gluongraph.ranges import FRACTION, UNKNOWN, check_count, check_range
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from gluongraph.errors import warn
-from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.block import Block
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.parameter import ParameterDict
 
 _Container = TypeVar("_Container", bound="_Stacked")

@@ -9,7 +9,7 @@ from typing import Any
 
 from gluongraph import nd
 from gluongraph.errors import ShapeError, with_user_location
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.nn.activations import Activation
 from gluongraph.gluon.nn.layout import Extents, check_groups, check_layout, check_rank, each_axis
 from gluongraph.ranges import UNKNOWN, check_count

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gluongraph.errors import ArgumentError, ShapeError, with_user_location
-from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.block import Block
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.ir.plain import plain
 from gluongraph.ranges import check_count
 

@@ -7,7 +7,7 @@ from typing import Any
 from gluongraph import nd
 from gluongraph.dtypes import dtype_name
 from gluongraph.errors import ShapeError, with_user_location
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.ranges import FRACTION, NOT_NEGATIVE, UNKNOWN, check_count, check_range
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from gluongraph import nd
 from gluongraph.errors import with_user_location
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.nn.layout import Extents, check_layout, check_rank, each_axis
 from gluongraph.ir.plain import plain
 from gluongraph.ranges import check_count

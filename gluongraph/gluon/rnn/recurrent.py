@@ -7,7 +7,8 @@ from typing import Any
 
 from gluongraph import nd, ops
 from gluongraph.errors import ShapeError, with_user_location
-from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.block import Block
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.parameter import ParameterDict
 from gluongraph.ndarray import NDArray, invoke
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gluongraph import nd
 from gluongraph.errors import ShapeError, with_user_location
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.gluon.rnn.recurrent import WEIGHTS
 from gluongraph.gluon.rnn.stack import HybridSequentialRNNCell

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.lightning.batch import Structure, unflatten
 from gluongraph.lightning.engine.steps import Traced, arguments
 from gluongraph.lightning.errors import misconfigured

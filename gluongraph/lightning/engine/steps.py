@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.lightning.batch import Structure
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.metric_objects import MetricCalls

@@ -11,7 +11,7 @@ from typing import Any
 from gluongraph.dtypes import DTYPES
 from gluongraph.eager.tape import STATE
 from gluongraph.errors import warn
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.host.progress import task
 from gluongraph.lightning.batch import Structure, unflatten
 from gluongraph.lightning.engine.module_changes import ModuleChanges

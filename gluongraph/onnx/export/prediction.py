@@ -11,7 +11,8 @@ import numpy as np
 
 from gluongraph import nd
 from gluongraph.errors import MXNetError, UnsupportedError, warn, with_user_location
-from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.block import Block
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.ir.graph import Graph, TensorType
 from gluongraph.ndarray import NDArray
 from gluongraph.onnx.export.rules.extents import BATCHES, FixedBatchError, Free, Pairs, paired

@@ -6,7 +6,7 @@ from typing import Any
 
 from gluongraph import nd
 from gluongraph.errors import MXNetError, with_user_location
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.nn.activations import Activation
 from gluongraph.gluon.nn.layout import Extents, check_groups, each_axis
 from gluongraph.gluon.parameter import Parameter

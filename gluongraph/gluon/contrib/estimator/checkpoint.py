@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gluongraph.errors import warn, with_user_location
-from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.contrib.estimator.handlers import BatchEnd, EpochEnd, Improvement, TrainBegin
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.host.file_names import check_name
 from gluongraph.metric import EvalMetric
 

@@ -14,7 +14,8 @@ import numpy as np
 
 from gluongraph import image
 from gluongraph.errors import with_user_location
-from gluongraph.gluon.block import Block, HybridBlock
+from gluongraph.gluon.block import Block
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.nn import HybridSequential, Lambda, Sequential
 from gluongraph.image import color
 from gluongraph.ir.plain import plain

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.model_zoo.vision.alexnet import AlexNet, alexnet
 from gluongraph.gluon.model_zoo.vision.densenet import DenseNet, densenet121, densenet161, densenet169, densenet201
 from gluongraph.gluon.model_zoo.vision.inception import Inception3, inception_v3

@@ -6,7 +6,7 @@ from typing import Any
 
 from gluongraph.context import Context
 from gluongraph.gluon import nn
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.model_zoo.vision.making import untrained
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from gluongraph.context import Context
 from gluongraph.gluon import nn
-from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.contrib.nn import HybridConcurrent
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.model_zoo.vision.making import normalized, row, untrained
 
 Kernel = int | tuple[int, int]

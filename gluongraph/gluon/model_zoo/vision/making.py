@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from gluongraph.errors import with_user_location
 from gluongraph.gluon import nn
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 
 Net = TypeVar("Net", bound=HybridBlock)
 

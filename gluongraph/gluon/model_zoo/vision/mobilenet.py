@@ -8,7 +8,7 @@ from typing import Any
 from gluongraph import nd
 from gluongraph.context import Context
 from gluongraph.gluon import nn
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.model_zoo.vision.making import named, normalized, row, untrained
 
 # channels and stride of each separable convolution

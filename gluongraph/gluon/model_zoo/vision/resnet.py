@@ -13,7 +13,7 @@ from typing import Any
 from gluongraph import nd
 from gluongraph.context import Context
 from gluongraph.gluon import nn
-from gluongraph.gluon.block import HybridBlock
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.model_zoo.vision.making import named, normalized, row, untrained
 
 Make = Callable[..., HybridBlock]  # a class of blocks, called with channels, stride, downsample, in_channels

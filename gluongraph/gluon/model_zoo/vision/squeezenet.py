@@ -7,8 +7,8 @@ from typing import Any
 from gluongraph.context import Context
 from gluongraph.errors import with_user_location
 from gluongraph.gluon import nn
-from gluongraph.gluon.block import HybridBlock
 from gluongraph.gluon.contrib.nn import HybridConcurrent
+from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.model_zoo.vision.making import named, row, untrained
 
 POOL = 0
