@@ -5,10 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning import arguments as args
@@ -19,39 +16,14 @@ from gluongraph.lightning.engine.engines import JOINED
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.foreign import is_data_module
 from gluongraph.lightning.loggers.logger import Logger
-from gluongraph.lightning.loops.counters import Counters
-from gluongraph.lightning.loops.evaluation import EvaluationLoop, PredictionLoop
-from gluongraph.lightning.loops.fit import FitLoop
-from gluongraph.lightning.metric_log import MetricLog, Seen
-from gluongraph.lightning.metrics import Logged, Store
-from gluongraph.lightning.optimizers import LRSchedulerConfig
 from gluongraph.lightning.profilers import profiler_of
 from gluongraph.lightning.ranks import Ranks
-from gluongraph.lightning.read_attributes import noted, other_for_each_batch
 from gluongraph.lightning.run import Run
+from gluongraph.lightning.run_state import RunState
 from gluongraph.lightning.strategies import strategy_of_trainer
 
 
-@dataclass
-class State:
-    """What a Trainer is doing: `fn` is "fit", "validate", "test", "predict" or None; `stage` what of it."""
-
-    fn: str | None = None
-    stage: str | None = None
-    status: str = "initializing"
-
-    @property
-    def finished(self) -> bool:
-        """Has the last call come to its end?"""
-        return self.status == "finished"
-
-    @property
-    def stopped(self) -> bool:
-        """Is nothing running?"""
-        return self.status in ("finished", "interrupted")
-
-
-class Trainer:
+class Trainer(RunState):
     """Runs the loops of a training: epochs, validation, checkpoints, logging. Arguments are Lightning's.
 
     Each batch is one call of a compiled step, which makes forward, backward and update; see docs/lightning.md.
@@ -191,32 +163,6 @@ class Trainer:
             max_time=self.max_time,
         )
 
-    def _begin(self) -> None:
-        """What a run changes."""
-        self.state = State()
-        self.should_stop = False
-        self.fit_loop = FitLoop(self)
-        self.validate_loop = EvaluationLoop(self, "validation")
-        self.test_loop = EvaluationLoop(self, "test")
-        self.predict_loop = PredictionLoop(self)
-        self.metric_log = MetricLog(self)
-        self.lightning_module: Any = None
-        self.datamodule: Any = None
-        self.data: Any = None
-        self.hooks: Any = None
-        self.engines: Any = None
-        self.gluon_trainer: Any = None
-        self.optimizers: list[Any] = []
-        self.lr_scheduler_configs: list[LRSchedulerConfig] = []
-        self.dataloader_idx: int | None = None
-        self.batch_size = 1
-        self.last_validation = 0.0
-        self.ckpt_path: str | None = None
-        self.is_torch = False
-        self.transfers = False
-        self.cast: str | None = None  # what floats of batches are cast to
-        self.ema: float | None = None
-
     def _set_durations(self, max_epochs: Any, min_epochs: Any, max_steps: Any, min_steps: Any, max_time: Any) -> None:
         args.check_count("max_steps", max_steps, -1)
         if max_epochs is not None:
@@ -350,291 +296,6 @@ class Trainer:
         loaders, datamodule = _split(dataloaders, datamodule, "predict")
         self.predict_loop.return_predictions = return_predictions is not False
         return Run(self, "predict", model, {"predict": loaders}, datamodule, ckpt_path)()
-
-    # -- where it is
-
-    @property
-    def counters(self) -> Counters:
-        """The counters of the training."""
-        return self.fit_loop.counters
-
-    @noted
-    def current_epoch(self) -> int:
-        """The number of the epoch, from 0 on."""
-        return self.counters.epoch
-
-    @other_for_each_batch
-    def global_step(self) -> int:
-        """How many updates have been made."""
-        return self.counters.global_step
-
-    @other_for_each_batch
-    def is_last_batch(self) -> bool:
-        """Is this the last batch of the epoch?"""
-        return self.counters.is_last_batch
-
-    @noted
-    def training(self) -> bool:
-        """Is a batch of the training being run?"""
-        return self.state.stage == "train"
-
-    @noted
-    def sanity_checking(self) -> bool:
-        """Is the validation run before the training?"""
-        return self.state.stage == "sanity_check"
-
-    @noted
-    def validating(self) -> bool:
-        """Is a validation being run?"""
-        return self.state.stage == "validate"
-
-    @noted
-    def testing(self) -> bool:
-        """Is a test being run?"""
-        return self.state.stage == "test"
-
-    @noted
-    def predicting(self) -> bool:
-        """Are predictions being made?"""
-        return self.state.stage == "predict"
-
-    @noted
-    def evaluating(self) -> bool:
-        """Is a validation or a test being run?"""
-        return self.state.stage in ("validate", "test", "sanity_check")
-
-    @property
-    def interrupted(self) -> bool:
-        """Has the last call been ended by an error?"""
-        return self.state.status == "interrupted"
-
-    @property
-    def model(self) -> Any:
-        """The module."""
-        return self.lightning_module
-
-    @property
-    def num_training_batches(self) -> int | float:
-        """The batches of an epoch; inf where the loader does not know."""
-        return self.fit_loop.num_batches
-
-    @property
-    def num_val_batches(self) -> list[int | float]:
-        """The batches of each loader of the validation."""
-        return self.validate_loop.batches
-
-    @property
-    def num_sanity_val_batches(self) -> list[int | float]:
-        """The batches of each loader in the sanity check."""
-        return [min(self.num_sanity_val_steps, n) for n in self.num_val_batches]
-
-    @property
-    def num_test_batches(self) -> list[int | float]:
-        """The batches of each loader of the test."""
-        return self.test_loop.batches
-
-    @property
-    def num_predict_batches(self) -> list[int | float]:
-        """The batches of each loader of the predictions."""
-        return self.predict_loop.batches
-
-    @property
-    def train_dataloader(self) -> Any:
-        """The loader of the training."""
-        return self.fit_loop.loader
-
-    @property
-    def val_dataloaders(self) -> Any:
-        """The loader of the validation, or the list of them."""
-        return _one_or_many(self.validate_loop.loaders)
-
-    @property
-    def test_dataloaders(self) -> Any:
-        """The loader of the test, or the list of them."""
-        return _one_or_many(self.test_loop.loaders)
-
-    @property
-    def predict_dataloaders(self) -> Any:
-        """The loader of the predictions, or the list of them."""
-        return _one_or_many(self.predict_loop.loaders)
-
-    @property
-    def estimated_stepping_batches(self) -> int | float:
-        """How many updates `fit` will make; inf where it is not known."""
-        if self.fit_loop.loader is None and self.data is not None:
-            self.fit_loop.setup()
-        if self.max_epochs == -1:
-            return float("inf") if self.max_steps == -1 else self.max_steps
-        if self.num_training_batches == float("inf"):
-            return self.max_steps if self.max_steps != -1 else float("inf")
-        updates: int = -(-int(self.num_training_batches) // self.accumulate_grad_batches) * self.max_epochs
-        return updates if self.max_steps == -1 else min(updates, self.max_steps)
-
-    @property
-    def enable_validation(self) -> bool:
-        """Is there a validation in `fit`?"""
-        return bool(
-            self.data is not None
-            and self.data.has("val")
-            and self.has_step("validation_step")
-            and self.limit_val_batches > 0
-        )
-
-    @property
-    def logger(self) -> Any:
-        """The first logger; None without one."""
-        return self.loggers[0] if self.loggers else None
-
-    @property
-    def log_dir(self) -> str | None:
-        """Where the first logger writes."""
-        made = (
-            self.default_root_dir
-            if not self.loggers
-            else getattr(self.loggers[0], "log_dir", None) or self.loggers[0].save_dir
-        )
-        return self.broadcast(str(made)) if made is not None else None
-
-    def has_step(self, name: str) -> bool:
-        """Does the module have a step function of its own?"""
-        return self.hooks is not None and self.hooks.overridden(name)
-
-    # -- callbacks
-
-    def _callbacks_of(self, *kinds: str) -> list[Any]:
-        import_whole("gluongraph.lightning.callbacks")
-        from gluongraph.lightning import callbacks
-
-        classes = tuple(getattr(callbacks, kind) for kind in kinds)
-        return [c for c in self.callbacks if isinstance(c, classes)]
-
-    @property
-    def checkpoint_callbacks(self) -> list[Any]:
-        """The callbacks that save checkpoints."""
-        return self._callbacks_of("Checkpoint")
-
-    @property
-    def checkpoint_callback(self) -> Any:
-        """The first callback that saves checkpoints; None without one."""
-        return next(iter(self.checkpoint_callbacks), None)
-
-    @property
-    def early_stopping_callbacks(self) -> list[Any]:
-        """The callbacks that stop early."""
-        return self._callbacks_of("EarlyStopping")
-
-    @property
-    def early_stopping_callback(self) -> Any:
-        """The first callback that stops early; None without one."""
-        return next(iter(self.early_stopping_callbacks), None)
-
-    @property
-    def progress_bar_callback(self) -> Any:
-        """The progress bar; None without one."""
-        return next(iter(self._callbacks_of("ProgressBar")), None)
-
-    # -- metrics
-
-    @property
-    def callback_metrics(self) -> dict[str, Any]:
-        """All logged values by name, as callbacks see them."""
-        return self._values("callback")
-
-    @property
-    def logged_metrics(self) -> dict[str, Any]:
-        """The values that loggers get."""
-        return self._values("log")
-
-    @property
-    def progress_bar_metrics(self) -> dict[str, float]:
-        """The values that the progress bar shows."""
-        return dict(self.metric_log.seen("pbar"))
-
-    def _values(self, kind: str) -> dict[str, Any]:
-        found = self.metric_log.seen(kind)
-        if not self.is_torch:
-            return Seen(found, np.float64)
-        from gluongraph.torch.export import torch
-
-        return Seen(found, torch().tensor)
-
-    def log_value(self, logged: Logged, value: float) -> None:
-        """Take a value that a hook logs."""
-        self.metric_log.store.log(logged, value, self.batch_size)
-
-    def synchronize_metrics(self, store: Store) -> None:
-        """Reduce the values that are logged with sync_dist over all ranks."""
-        if self.world_size > 1:
-            store.synchronize(self.ranks.reduce_all, self.ranks.agree)
-
-    # -- ranks
-
-    @property
-    def world_size(self) -> int:
-        """How many processes train together."""
-        return self.ranks.size
-
-    @property
-    def global_rank(self) -> int:
-        """The number of this process."""
-        return self.ranks.rank
-
-    @property
-    def local_rank(self) -> int:
-        """The number of this process on its host."""
-        return self.ranks.local_rank
-
-    @property
-    def node_rank(self) -> int:
-        """The number of this host."""
-        return self.ranks.rank // max(self.num_devices, 1)
-
-    @property
-    def is_global_zero(self) -> bool:
-        """Is this the first process?"""
-        return self.ranks.rank == 0
-
-    @property
-    def device_ids(self) -> list[int]:
-        """The devices of this host."""
-        return list(range(self.num_devices))
-
-    def reduce(self, value: float, op: str = "mean") -> float:
-        """A number of all ranks, reduced by "mean", "sum", "max" or "min"; all ranks call this."""
-        return self.ranks.reduce(value, op)
-
-    def agreed(self, count: int | float) -> int | float:
-        """The least of the numbers of batches that the ranks have."""
-        return count if self.world_size == 1 else self._whole(self.reduce(float(count), "min"))
-
-    @staticmethod
-    def _whole(count: float) -> int | float:
-        return count if count == float("inf") else int(count)
-
-    def broadcast(self, text: str) -> str:
-        """The text of the first rank; all ranks call this."""
-        return self.ranks.broadcast(text)
-
-    def barrier(self, name: str | None = None) -> None:
-        """Wait until all ranks are here."""
-        self.ranks.barrier()
-
-    def all_gather(self, data: Any) -> Any:
-        """The arrays of all ranks, stacked along a new first axis; all ranks call this."""
-        return self.ranks.all_gather(data, self.is_torch)
-
-    def print(self, *args: Any, **kwargs: Any) -> None:
-        """Print on the first rank, above the progress bar."""
-        if self.is_global_zero:
-            bar = self.progress_bar_callback
-            (print if bar is None or not getattr(bar, "is_enabled", False) else bar.print)(*args, **kwargs)
-
-    def say(self, message: str) -> None:
-        """Tell how the loop goes on, on the first rank."""
-        import_whole("gluongraph.lightning.utilities.rank_zero")
-        from gluongraph.lightning.utilities.rank_zero import rank_zero_info
-
-        rank_zero_info(message)
 
     # -- steps
 
@@ -834,7 +495,3 @@ def _split(loaders: Any, datamodule: Any, fn: str) -> tuple[Any, Any]:
     if loaders is not None and datamodule is not None:
         raise misconfigured(f"`Trainer.{fn}` got loaders and a data module", help="give one of them")
     return loaders, datamodule
-
-
-def _one_or_many(loaders: list[Any] | None) -> Any:
-    return loaders[0] if loaders and len(loaders) == 1 else loaders
