@@ -61,6 +61,30 @@ def stacked(arrays: Sequence[Any]) -> Any:
     return _of_tensor(torch().stack(arrays))
 
 
+class Copied:
+    """Arrays of a batch, and copies of them made now: a loader may write its next batch over this one.
+
+    >>> array = np.zeros(2)
+    >>> batch = Copied([array])
+    >>> array[:] = 1
+    >>> batch.is_overwritten(), batch.copies[0].tolist()
+    (True, [0.0, 0.0])
+    """
+
+    def __init__(self, arrays: Sequence[Any]):
+        self._arrays = [as_array(array) for array in arrays]
+        self.copies = [array.copy() for array in self._arrays]
+
+    def is_overwritten(self) -> bool:
+        """Have the arrays other bits than the copies?"""
+        return any(_bits(a) != _bits(b) for a, b in zip(self._arrays, self.copies, strict=True))
+
+
+def _bits(array: Any) -> bytes:
+    held: np.ndarray[Any, Any] = array.asnumpy() if isinstance(array, NDArray) else array
+    return held.tobytes()
+
+
 def _flatten(part: Any, arrays: list[Any], leaf: Callable[[Any], Any]) -> Structure:
     kind = type(part)
     if kind is tuple or kind is list:

@@ -126,6 +126,10 @@ class Engines:
         """How many steps one call may make; 0 where each is a call of its own."""
         return self._joins or 0
 
+    def stop_joining(self) -> None:
+        """Make each step a call of its own from now on."""
+        self._joins = 0
+
     def _measure(self, arrays: Sequence[Any], seconds: float) -> None:
         """Decide, after a few steps, whether several of them are to be one call."""
         trainer = self.trainer

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from gluongraph.errors import warn
-from gluongraph.lightning.batch import flatten, flatten_to_stack, stacked, to_user
+from gluongraph.lightning.batch import Copied, as_array, flatten, flatten_to_stack, stacked, to_user
 from gluongraph.lightning.data.loaders import num_batches
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hooks import BATCH_HOOKS
@@ -27,6 +27,7 @@ class FitLoop:
         self.num_batches: int | float = math.inf
         self.val_check_batch: int | float | None = None
         self._skip_epoch = False
+        self._batches_stay = False  # is known that the loader does not write batches over those before?
         self._said_min = False
         self._loaded_epoch = -1
 
@@ -134,7 +135,7 @@ class FitLoop:
         if not resumed:
             trainer.hooks.call("on_train_epoch_start")
         trainer.metric_log.on_step = True
-        self._skip_epoch, counters.is_last_batch = False, False
+        self._skip_epoch, counters.is_last_batch, self._batches_stay = False, False, False
         with trainer.profiler.profile("run_training_epoch"):
             if resumed:
                 self._resume_batch(batches)
@@ -341,12 +342,22 @@ class FitLoop:
         self.counters.logged_steps += batches
 
     def _run_joined(self, batch: Any, source: Any, count: int) -> None:
-        """Train on this batch and those that follow, `count` of one type or fewer, in one call."""
+        """Train on this batch and those that follow, `count` of one type or fewer, in one call.
+
+        The first time in an epoch it is seen whether the loader gives the same memory for each batch, or for some in
+        turn. Then the first of those that are at hand is trained on as it was, and batches are read one by one.
+        """
         trainer, counters = self.trainer, self.counters
         arrays, structure = flatten_to_stack(trainer.transfer(batch, 0))
         many, kinds = [arrays], _types(arrays)
+        first, self._batches_stay = None if self._batches_stay else Copied(arrays), True
         rest: Any = None
         for following in source:
+            if first is not None and first.is_overwritten():
+                many = [first.copies, *([as_array(array) for array in each] for each in many[1:])]
+                trainer.engines.stop_joining()
+                rest = following
+                break
             arrays, other = flatten_to_stack(trainer.transfer(following, 0))
             if other != structure or _types(arrays) != kinds:
                 rest = following

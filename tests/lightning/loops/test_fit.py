@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,34 @@ def test_joined_batches_of_all_kinds_have_the_bits_of_single_ones(batches: Any, 
     (single, one), (joined, other) = (fit(batches=batches(size), steps_per_call=count) for count in (1, 4))
     assert same(weights(one), weights(other)) and single.counters == joined.counters
     assert dict(single.callback_metrics) == dict(joined.callback_metrics)
+
+
+class Reusing:
+    """A loader that writes each batch over one that it gave before."""
+
+    def __init__(self, memory: int, tensors: bool):
+        self.memory, self.tensors = memory, tensors
+
+    def __len__(self) -> int:
+        return 12
+
+    def __iter__(self) -> Any:
+        buffers = [[part.copy() for part in batch] for batch in as_a_list(8)[: self.memory]]
+        for number, batch in enumerate(as_a_list(8)[:12]):
+            for buffer, part in zip(held := buffers[number % self.memory], batch, strict=True):
+                buffer[:] = part
+            yield [importlib.import_module("torch").from_numpy(each) for each in held] if self.tensors else held
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+@pytest.mark.parametrize("memory", [1, 2, 5, 12])
+def test_batches_that_are_written_over_those_before(memory: int, tensors: bool) -> None:
+    if tensors:
+        pytest.importorskip("torch")
+    _, one = fit(batches=as_a_list(8)[:12], steps_per_call=1)
+    trainer, other = fit(batches=Reusing(memory, tensors), steps_per_call=6)
+    assert same(weights(one), weights(other)) and trainer.global_step == 24
+    assert (trainer.engines.joins > 1) == (memory == 12)
 
 
 def test_steps_are_not_joined_where_somebody_looks() -> None:
