@@ -407,7 +407,8 @@ class TrainedParameters:
         lines = [f"parameter {p.key}: {p.list_data()[0].type}, {p.grad_req}" for p in params]
         if (how := store.compression) is not None:
             lines.insert(0, f"compression {how.type}, threshold {how.threshold}")
-        return "\n".join([f"optimizer {type(self._optimizer).__name__}", *lines])
+        optimizer, strategy = type(self._optimizer).__name__, self._strategy or "allreduce"
+        return "\n".join([f"optimizer {optimizer}", f"strategy {strategy}", *lines])
 
     @property
     def structure(self) -> tuple[Any, ...]:

@@ -629,22 +629,23 @@ def check_random_draws_after_a_disagreement() -> None:
 
 
 def check_other_parameters() -> None:
-    """Trainers of other parameters: shapes, names, how many, optimizers."""
+    """Trainers of other parameters: shapes, names, how many, optimizers, strategies."""
     last = world().size - 1
     odd = world().rank == last
 
-    def made(units: int = 4, prefix: str = "m_", more: bool = False, name: str = "sgd") -> None:
+    def made(units: int = 4, prefix: str = "m_", more: bool = False, name: str = "sgd", **how: Any) -> None:
         net = nn.HybridSequential(prefix=prefix)
         with net.name_scope():
             net.add(nn.Dense(units, in_units=6), *([nn.Dense(2, in_units=units)] if more else []))
         net.initialize()
-        trained(net, name, {}).prepare()
+        trained(net, name, {}, **how).prepare()
 
     for how, match in (
         ({"units": 5}, r"m_dense0_bias: f32\[4\].*on rank 0.*f32\[5\].*on rank"),
         ({"prefix": "other_"}, "m_dense0_bias.* on rank 0, .*other_dense0_bias.* on rank"),
         ({"more": True}, "nothing on rank 0, .*m_dense1_bias"),
         ({"name": "adam"}, "optimizer SGD on rank 0, optimizer Adam on rank"),
+        ({"strategy": "zero1"}, "strategy allreduce on rank 0, strategy zero1 on rank"),
     ):
         with pytest.raises(Disagreement, match=match):
             made(**(how if odd else {}))
