@@ -15,6 +15,8 @@ from gluongraph.storage import aligned
 # Limits of the search. An attempt examines most pairs of buffers, so with many buffers there are few attempts.
 ROUNDS, TURNS = 16, 4000  # improvements of each initial order; total number of buffers placed in them
 PAIRS = 1 << 25  # pairs of buffers examined in total: about a second
+# The search ends within this fraction of the lower bound: a third of planning ResNet-50 was spent on its last 0.05 %.
+SLACK = 512
 
 
 def assign_memory(plan: Plan) -> Plan:
@@ -115,6 +117,7 @@ def _pack(lifetimes: list[Lifetime]) -> tuple[dict[str, int], int]:
     """Return offsets, and the total bytes: the best placement of several heuristic orders."""
     load = _load(lifetimes)
     bound = max(load, default=0)
+    enough = bound + bound // SLACK
 
     def crowded(v: Lifetime) -> int:
         return max(load[v.first : v.last + 1])
@@ -132,24 +135,24 @@ def _pack(lifetimes: list[Lifetime]) -> tuple[dict[str, int], int]:
     tries = max(1, PAIRS // (len(lifetimes) ** 2 * (1 + rounds) + 1))
     best: tuple[dict[str, int], int] | None = None
     for order, fit in islice(product(orders, (_tightest, _lowest)), tries):
-        found = _improve_placement(sorted(lifetimes, key=order), fit, bound, rounds)
+        found = _improve_placement(sorted(lifetimes, key=order), fit, enough, rounds)
         if best is None or found[1] < best[1]:
             best = found
-        if found[1] <= bound:
+        if found[1] <= enough:
             return found
     assert best is not None
     return best
 
 
 def _improve_placement(
-    order: list[Lifetime], fit: Callable[[list[Gap]], int], bound: int, rounds: int
+    order: list[Lifetime], fit: Callable[[list[Gap]], int], enough: int, rounds: int
 ) -> tuple[dict[str, int], int]:
     """Return the best of several placements: after each one, the buffers that end at its top are placed first in the
     next (Joslin, Clements: Squeaky wheel optimization, 1999)."""
     best = _place_in_gaps(order, fit)
     last = best
     for _ in range(rounds):
-        if best[1] <= bound:
+        if best[1] <= enough:
             break
         offsets, total = last
         out = [v for v in order if offsets[v.name] + v.nbytes == total]
