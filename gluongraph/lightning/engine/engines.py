@@ -8,15 +8,16 @@ from typing import Any
 
 from gluongraph.errors import MXNetError, TraceError, UnsupportedError, warn
 from gluongraph.host.interrupts import import_whole
-from gluongraph.lightning.batch import flatten
+from gluongraph.lightning.batch import flatten, map_leaves
 from gluongraph.lightning.engine.eager import EagerEngine, evaluate_eagerly
 from gluongraph.lightning.engine.fused import EvaluationEngine, FusedEngine
 from gluongraph.lightning.engine.gluon_steps import GluonSteps
 from gluongraph.lightning.engine.staged import StagedEngine
 from gluongraph.lightning.hooks import BATCH_HOOKS, GRADIENT_HOOKS
+from gluongraph.ndarray import NDArray
 
 JOINED = 128  # steps in one call, at most, where nobody looks in between
-STACK_BYTES = 1 << 20  # of a stack of batches, at most, which the caches hold; but
+STACK_BYTES = 1 << 20  # of stacks of batches and results, at most, which the caches hold; but
 LEAST_JOINED = 32  # may be stacked
 JOINED_BYTES = 1 << 16  # of a batch, above which copying it into a stack is not worth it
 JOINED_SECONDS = 300e-6  # of a step, above which the call is little of it
@@ -97,7 +98,7 @@ class Engines:
         if every and not accumulates:
             self.engine.apply()
         if self._joins is None:
-            self._measure(arrays, time.perf_counter() - begin)
+            self._measure(arrays, made, time.perf_counter() - begin)
         if not accumulates:
             left_out = made is None or self.engine.skipped > skipped
             self.count(left_out)
@@ -130,20 +131,23 @@ class Engines:
         """Make each step a call of its own from now on."""
         self._joins = 0
 
-    def _measure(self, arrays: Sequence[Any], seconds: float) -> None:
+    def _measure(self, arrays: Sequence[Any], made: Any, seconds: float) -> None:
         """Decide, after a few steps, whether several of them are to be one call."""
         trainer = self.trainer
         if (asked := trainer.steps_per_call) is not None:
             self._joins = asked if self._may_join() else 0
             return
-        nbytes = sum(a.nbytes if hasattr(a, "nbytes") else a.size * 4 for a in arrays)
-        if nbytes > JOINED_BYTES:
+        read = sum(map(_nbytes, arrays))
+        if read > JOINED_BYTES:
             self._joins = 0
             return
         self._seconds.append(seconds)
         if len(self._seconds) == 8:
             fast = sorted(self._seconds)[3] < JOINED_SECONDS
-            most = min(JOINED, max(LEAST_JOINED, STACK_BYTES // max(1, nbytes)))
+            results: list[Any] = []  # which are stacked as well
+            map_leaves(results.append, made)
+            stacked = read + sum(_nbytes(each) for each in results if isinstance(each, NDArray))
+            most = min(JOINED, max(LEAST_JOINED, STACK_BYTES // max(1, stacked)))
             self._joins = most if fast and self._may_join() else 0
 
     def _may_join(self) -> bool:
@@ -176,6 +180,10 @@ class Engines:
             "eager": "steps are not compiled",
         }[self.mode]
         return f"{self.mode} mode: {what} ({self.why})"
+
+
+def _nbytes(array: Any) -> int:
+    return int(array.nbytes if hasattr(array, "nbytes") else array.type.nbytes)
 
 
 def _is_of_tracing(error: MXNetError) -> bool:
