@@ -15,8 +15,9 @@ from gluongraph.storage import aligned
 # Limits of the search. An attempt examines most pairs of buffers, so with many buffers there are few attempts.
 ROUNDS, TURNS = 16, 4000  # improvements of each initial order; total number of buffers placed in them
 PAIRS = 1 << 25  # pairs of buffers examined in total: about a second
-# The search ends within this fraction of the lower bound: a third of planning ResNet-50 was spent on its last 0.05 %.
-SLACK = 512
+# Of many buffers the search ends within this fraction of the lower bound: a third of planning ResNet-50 was its
+# last 0.05 %.
+MANY, SLACK = 500, 512
 
 
 def assign_memory(plan: Plan) -> Plan:
@@ -117,7 +118,7 @@ def _pack(lifetimes: list[Lifetime]) -> tuple[dict[str, int], int]:
     """Return offsets, and the total bytes: the best placement of several heuristic orders."""
     load = _load(lifetimes)
     bound = max(load, default=0)
-    enough = bound + bound // SLACK
+    enough = bound + bound // SLACK if len(lifetimes) >= MANY else bound
 
     def crowded(v: Lifetime) -> int:
         return max(load[v.first : v.last + 1])
