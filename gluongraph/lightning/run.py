@@ -173,7 +173,6 @@ class Run:
             how = {"kvstore": "dist_sync"} | ({"strategy": trainer.sharding} if trainer.sharding else {})
         trainer.gluon_trainer = gluon_trainer(made.optimizers, module, how) if made.optimizers else None
         trainer.engines.prepare(trainer.gluon_trainer)
-        trainer.engines.clip()
         trainer.hooks.call("on_fit_start")
         if trainer.enable_autolog_hparams:
             _log_hyperparameters(trainer, module)

@@ -379,7 +379,7 @@ class TrainStep(StepInspection):
     def _others(self, scale: float) -> dict[str, float]:
         """The scalars of an update that are not the optimizer's, by the names of inputs."""
         values = self.averages.scalars if self.averages is not None else {}
-        return {**values, LIMIT: (self.clip_norm or 0.0) / scale}
+        return {**values, LIMIT: (self.options.clip_norm or 0.0) / scale}
 
     def _run(self, specialization: Specialization, arrays: Sequence[Array]) -> dict[str, Array]:
         """Run a graph. Where it fails, or its batch is left out, no random number has been drawn."""

@@ -76,6 +76,7 @@ class Engines:
             self.engine = StagedEngine(trainer, self.module, self.steps, gluon_trainer, store, self.torch)
         else:
             self.engine = FusedEngine(self.steps, gluon_trainer, store, trainer.compile_options())
+            self.clip()
 
     def clip(self) -> None:
         """Have later updates clip gradients as the Trainer says. Other modes than the fused one ask it each time."""
@@ -134,6 +135,9 @@ class Engines:
     def _measure(self, arrays: Sequence[Any], made: Any, seconds: float) -> None:
         """Decide, after a few steps, whether several of them are to be one call."""
         trainer = self.trainer
+        if not arrays:  # a stack of nothing would not say how many steps it is
+            self._joins = 0
+            return
         if (asked := trainer.steps_per_call) is not None:
             self._joins = asked if self._may_join() else 0
             return

@@ -67,6 +67,15 @@ def test_joined_batches_of_all_kinds_have_the_bits_of_single_ones(batches: Any, 
     assert dict(single.callback_metrics) == dict(joined.callback_metrics)
 
 
+def test_batches_without_arrays() -> None:
+    class Drawing(GluonModel):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.net(mx.nd.ones((8, 6))).square().mean()
+
+    trainer, _ = fit(Drawing(), batches=[7] * 30, max_epochs=1)
+    assert trainer.global_step == 30
+
+
 class Reusing:
     """A loader that writes each batch over one that it gave before."""
 

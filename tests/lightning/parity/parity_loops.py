@@ -192,10 +192,10 @@ def clipped_by_value(L: ModuleType) -> Result:
     return fit(L, gradient_clip_val=0.2, gradient_clip_algorithm="value", max_epochs=2)
 
 
-def clipped_in_epochs(L: ModuleType, *bounds: float | None, **how: Any) -> Result:
+def clipped_in_epochs(L: Any, *bounds: float | None, **how: Any) -> Result:
     """The bound is another one in each epoch."""
 
-    class Bounds(L.Callback):  # type: ignore[misc, name-defined]
+    class Bounds(L.Callback):
         def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
             trainer.gradient_clip_val = bounds[trainer.current_epoch]
 
@@ -218,8 +218,8 @@ def clipped_by_values_that_change(L: ModuleType) -> Result:
 
 
 @case
-def clipped_by_another_algorithm(L: ModuleType) -> Result:
-    class Algorithm(L.Callback):  # type: ignore[misc, name-defined]
+def clipped_by_another_algorithm(L: Any) -> Result:
+    class Algorithm(L.Callback):
         def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
             trainer.gradient_clip_algorithm = ("norm", "value", "norm")[trainer.current_epoch]
 
