@@ -15,7 +15,11 @@ OWN, EAGER, COMPILED = "from-torch", "eager", "compile"
 # What counts as the same: the output and each gradient by their largest element, and the losses of five updates. (Some
 # models of transformers compute norms and positions in float32, whatever their parameters are.)
 BOUNDS = {"output": 1e-6, "gradient": 1e-5, "sgd": 1e-6, "adamw": 1e-6, "bf16": 0.05}
-NOISE = 2  # of PyTorch's own error in 16 bit: where that is larger than the bound, as after batch norms of few samples
+# PyTorch's own errors, where they are measured: "autocast" in 16 bit, large after batch norms of few samples; and how
+# far its losses move with the last bits of the weights, which is far where training is chaotic (timm_selecsls42b: 7e-3
+# at the fifth step of SGD). No implementation can be nearer to PyTorch than PyTorch is to itself.
+OWN_ERRORS = {"bf16": "autocast", "sgd": "sgd_rounding", "adamw": "adamw_rounding"}
+NOISE = 2  # times its own error may be ours
 
 
 @dataclass
@@ -29,9 +33,12 @@ class Row:
 
     @property
     def passed(self) -> bool:
-        """Is it computed as PyTorch does, and in 16 bit nearly so?"""
-        bounds = BOUNDS | {"bf16": max(BOUNDS["bf16"], NOISE * self.check.get("autocast", 0.0))}
-        return bool(self.check) and all(self.check[key] <= bound for key, bound in bounds.items())
+        """Is it computed as PyTorch does, as far as PyTorch agrees with itself?"""
+        return bool(self.check) and all(self.check[key] <= self._bound(key) for key in BOUNDS)
+
+    def _bound(self, key: str) -> float:
+        """What the error may be: that of the table, or what PyTorch differs from itself by."""
+        return max(BOUNDS[key], NOISE * self.check.get(OWN_ERRORS.get(key, ""), 0.0))
 
     @property
     def ratio(self) -> float | None:
@@ -68,7 +75,7 @@ def measure(
     """One model: the check in a process of its own, then blocks of steps that alternate."""
     hello = _check(name, on) if checked else {}
     further()
-    found = {k: v for k, v in hello.get("about", {}).items() if k in (*BOUNDS, "autocast")}
+    found = {k: v for k, v in hello.get("about", {}).items() if k in (*BOUNDS, *OWN_ERRORS.values())}
     results = contest([OWN, *against], name, on, blocks, length, progress=further) if blocks else {}
     return Row(name, found, results, hello.get("error", ""))
 

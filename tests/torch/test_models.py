@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 
 import pytest
 
 pytest.importorskip("torch")
+
+import torch
 
 from gluongraph.bench import torch_models, torch_zoo, torch_zoo_steps
 from gluongraph.bench.interleaved_timing import Result
@@ -35,6 +38,21 @@ def test_errors_in_16_bit_may_be_those_of_pytorch() -> None:
     for bf16, autocast, passes in ((0.04, 0.0, True), (0.06, 0.02, False), (0.06, 0.04, True), (0.9, 0.4, False)):
         assert torch_models.Row("own_mlp", {**exact, "bf16": bf16, "autocast": autocast}, {}).passed == passes
     assert not torch_models.Row("own_mlp", {**exact, "output": 0.1, "autocast": 1.0}, {}).passed
+
+
+def test_losses_may_differ_as_those_of_pytorch_do_from_weights_that_differ_by_rounding() -> None:
+    exact = dict.fromkeys(torch_models.BOUNDS, 0.0)
+    for rule in ("sgd", "adamw"):
+        for error, own, passes in ((5e-3, 0.0, False), (5e-3, 2e-3, False), (5e-3, 7e-3, True), (math.nan, 1.0, False)):
+            found = {**exact, rule: error, f"{rule}_rounding": own}
+            assert torch_models.Row("own_mlp", found, {}).passed == passes
+
+
+def test_pytorch_moves_with_the_last_bits_of_its_weights() -> None:
+    start = {"weight": torch.ones(100, dtype=torch.float64), "count": torch.ones(1, dtype=torch.int64)}
+    moved = torch_zoo_steps._moved(start, 0)
+    assert 0 < (moved["weight"] - 1).abs().max() < 1e-14 and moved["count"] is start["count"]
+    assert torch_zoo_steps._largest_error([[1.0, 2.0], [1.0, math.nan]]) != 0  # NaN is no small error
 
 
 def test_all_models_have_a_name_of_their_package() -> None:
