@@ -35,12 +35,12 @@ class Interpreted:
         roles: Mapping[str, str],
         state: Mapping[str, Array],
         check: bool,
-        describe: Callable[[Graph], str] = repr,
+        text: Callable[[], str],
     ):
-        """`describe` says what all ranks must have in common, where the graph communicates."""
+        """`text` tells what all ranks must have in common, where the graph communicates."""
         self.graph, self.check = graph, check
         self.communicates = has_collectives(graph)
-        self._agreement = Agreement(world(), describe(graph)) if self.communicates else None
+        self._agreement = Agreement(world(), text()) if self.communicates else None
         self._flag = index_checks.flagged(graph).outputs.get(INDEX_FLAG)
         self.input_names = tuple(name for name in graph.inputs if roles[name] == "input")
         self.output_names = tuple(graph.outputs)

@@ -61,6 +61,7 @@ class Request:
     forward: Collection[str]
     on: Target
     memory_options: MemoryOptions
+    common: str = ""
     measured: measurements.Table = field(init=False)
 
     def __post_init__(self) -> None:
@@ -112,6 +113,11 @@ class Compiled:
         return self.request.graph
 
     @property
+    def text(self) -> str:
+        """What ranks that run this compare, line by line."""
+        return "\n".join(filter(None, (self.request.common, described(self.traced))))
+
+    @property
     def plan(self) -> Plan:
         """Kernels, order, memory."""
         return self.request.choice.plan
@@ -126,11 +132,11 @@ class Compiled:
         that interprets the graph."""
         if self.artefact is None:
             check = bool(debug.settings().check)
-            return Interpreted(self.traced, self.request.roles, state, check, described)
+            return Interpreted(self.traced, self.request.roles, state, check, lambda: self.text)
         module, program = self.module(), self.artefact.program
         entry = [loader.function(module, name) for name in program.segments]
         refuse: Refuse = partial(index_checks.raise_error, self.traced)
-        text = described(self.traced) if program.steps else ""
+        text = self.text if program.steps else ""
         if self.artefact.gpu:
             return DeviceExecutor(entry, program, state, refuse=refuse, text=text)
         return Executor(entry, program, state, refuse, text, loader.optional_function(module, REPEATED))
@@ -161,24 +167,25 @@ def lower(
     memory_options: MemoryOptions = ALL_KEPT,
     tune: float = 0.0,
     progress: bool = True,
+    common: str = "",
 ) -> Compiled:
     """Compile a graph. `roles` says for each input whether it is "state", "scalar" or "input" (see plan.SPACES).
 
     `forward` are the outputs and updates that do not depend on gradients; values that they need may be recomputed, as
     `memory_options` says. `tune`: seconds to spend first on measuring candidates for the kernels. `progress`: show the
-    progress on a terminal.
+    progress on a terminal. `common`: what ranks that run the graph must have in common besides it, line by line.
     """
     on = on or find_target()
     debug.next_graph()
     graph, tuning = overlapped(edited(graph), on), None
-    request = Request(graph, roles, forward, on, memory_options)
+    request = Request(graph, roles, forward, on, memory_options, common)
     with quiet(not progress), task(0, "compiling"):
         if tune and runs_here(on) and not interprets():
             import_whole("gluongraph.compiler.tuning")
             from gluongraph.compiler.tuning import tune as measure
 
             tuning = measure(request.choice.plan, on, tune)
-            request = Request(graph, roles, forward, on, memory_options) if tuning.changed else request
+            request = Request(graph, roles, forward, on, memory_options, common) if tuning.changed else request
         artefact = request.find()
         if artefact is None:
             artefact = built(request.choice.plan, on)

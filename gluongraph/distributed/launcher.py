@@ -137,6 +137,7 @@ class Launcher:
             until = time.monotonic() + 1.0  # processes that mpiexec has left somewhere may keep its pipes open
             while self._pipes and time.monotonic() < until:
                 self._step(0.1)
+            self._say_that_none_has_started()
             self.output.close()
         finally:
             self._clean_up()
@@ -189,6 +190,14 @@ class Launcher:
             del self._pipes[pipe]
         elif not self._ending or os.environ.get("GG_DEBUG", "0") not in ("", "0"):
             self.output.feed(None, self._pipes[pipe], data)
+
+    def _say_that_none_has_started(self) -> None:
+        """mpiexec failed before there was a rank, for reasons that it has told in its own words."""
+        code = self._mpiexec.poll()
+        if code and not self._stopped_by and all(peer.rank is None for peer in self._server.peers):
+            names = ", ".join(name for name, _ in self.job.hosts)
+            help = f"; `ssh HOST true` has to work without a password for each of {names}" if names else ""
+            self.output.say(f"no rank was started: mpiexec ended with exit code {code}, see above{help}")
 
     def _signal_mpiexec(self, number: int) -> None:
         with suppress(ProcessLookupError, PermissionError):

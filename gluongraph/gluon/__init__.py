@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from gluongraph.gluon import loss, nn, rnn, utils
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.hybrid_block import HybridBlock
-from gluongraph.gluon.parameter import Constant, DeferredInitializationError, Parameter, ParameterDict
+from gluongraph.gluon.parameter import Constant, DeferredInitializationError, Parameter
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.host.lazy import imported_later
 

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 from gluongraph.context import Context
 from gluongraph.errors import NamesInstead, runs_a_layer, warn, with_user_location
 from gluongraph.gluon import parameter_files, structure, trace_guards
-from gluongraph.gluon.parameter import Constant, Parameter, ParameterDict
+from gluongraph.gluon.parameter import Constant, Parameter
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.gluon.trace_guards import Edits, is_setting
 from gluongraph.host import params_file
 from gluongraph.host.file_names import check_name

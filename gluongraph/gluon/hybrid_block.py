@@ -13,7 +13,8 @@ from gluongraph.context import Context, current_context
 from gluongraph.errors import HostCallError, MXNetError, is_own_file, warn, with_user_location
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.cached_op import CachedOp
-from gluongraph.gluon.parameter import Parameter, ParameterDict
+from gluongraph.gluon.parameter import Parameter
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.host.file_names import check_name
 from gluongraph.ndarray import NDArray
 from gluongraph.tracing import tracer

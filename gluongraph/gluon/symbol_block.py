@@ -9,7 +9,8 @@ from gluongraph import nd
 from gluongraph.context import Context
 from gluongraph.errors import MXNetError, pluralize, with_user_location
 from gluongraph.gluon.hybrid_block import HybridBlock
-from gluongraph.gluon.parameter import Parameter, ParameterDict
+from gluongraph.gluon.parameter import Parameter
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.gluon.shape_inference import parameter_shapes
 from gluongraph.host.file_names import check_name
 from gluongraph.ndarray import NDArray

@@ -13,7 +13,8 @@ from gluongraph.context import Context
 from gluongraph.eager.row_sparse import Rows
 from gluongraph.errors import MXNetError, with_user_location
 from gluongraph.gluon.eager_update import EagerUpdate, PythonUpdate
-from gluongraph.gluon.parameter import Parameter, ParameterDict
+from gluongraph.gluon.parameter import Parameter
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.gluon.sharded import ShardedParameters, check_strategy
 from gluongraph.gluon.step_lock import serialized
 from gluongraph.gluon.store_choice import check_kvstore, chosen_store, updates_on

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gluongraph.errors import MXNetError, warn, with_user_location
 from gluongraph.gluon.block import Block
-from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hooks import DataHooks, ModelHooks

@@ -11,7 +11,8 @@ from gluongraph.dtypes import DTYPES, dtype_name, is_float
 from gluongraph.eager.tape import STATE
 from gluongraph.errors import ArgumentError, DTypeError, MXNetError, ShapeError, pluralize, with_user_location
 from gluongraph.gluon.hybrid_block import HybridBlock
-from gluongraph.gluon.parameter import Parameter, ParameterDict
+from gluongraph.gluon.parameter import Parameter
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.host.torch_module import FROM_TORCH, is_torch_module
 from gluongraph.ir.graph import Node
 from gluongraph.ndarray import NDArray, OwnedBuilder, invoke

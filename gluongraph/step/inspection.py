@@ -55,7 +55,7 @@ class StepInspection:
         """The bytes that each rank sends in a call like the last one: the payload of its collectives.
 
         Of n ranks each sends 2 (n - 1) / n times the bytes of gradients that are summed as they are, and n - 1 times
-        those of its codes with compression_params.
+        those of its codes with compression_params. With deterministic=True running statistics are summed, too.
 
         >>> import gluongraph as mx
         >>> from gluongraph import gluon, nd
@@ -67,7 +67,7 @@ class StepInspection:
         >>> step.wire_bytes  # one process
         0
         """
-        return wire_bytes(self.graph)
+        return wire_bytes(self.graph) + self._specializations.last.sent_before
 
     @property
     def plan(self) -> Plan:

@@ -14,6 +14,7 @@ from gluongraph.runtime.communicator.agreement import Agreement
 from gluongraph.runtime.communicator.base import CommunicationError, Communicator
 from gluongraph.step.batch import as_array
 from gluongraph.storage import Array
+from gluongraph.tracing.compressed_exchange import all_reduce_bytes
 from gluongraph.tracing.optimizer_updates import GRAD
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class MicroBatches:
             message = f"deterministic={total} micro-batches on {pluralize(ranks, 'rank')}"
             raise MXNetError(with_user_location(message, help=f"1, 2, 4, ... up to {total} ranks"))
         self.own = total // ranks
+        self.sent = 0  # bytes that this rank has sent for sums
 
     def gradients(self, batch: Sequence[Any]) -> tuple[Specialization, list[dict[str, Array]], dict[str, Array]]:
         """Return the program of a micro-batch, the results of each of this rank's, and the gradients of all ranks."""
@@ -114,6 +116,7 @@ class MicroBatches:
         for members in by_dtype.values():
             flat = np.concatenate([array.reshape(-1) for array in members])
             self.communicator.allreduce_tree(flat)
+            self.sent += all_reduce_bytes(flat.nbytes, self.communicator.size)
             start = 0
             for array in members:
                 array.reshape(-1)[:] = flat[start : start + array.size]

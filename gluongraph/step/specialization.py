@@ -14,7 +14,6 @@ from gluongraph import storage as storages
 from gluongraph.compiler.interpreted import Interpreted
 from gluongraph.gluon.trainer import Trainer
 from gluongraph.ir.graph import Graph
-from gluongraph.ir.serialize import described
 from gluongraph.nd.row_sparse_array import RowSparseNDArray
 from gluongraph.runtime.executor import Executor
 from gluongraph.step.rows import Rows, rows_of
@@ -39,7 +38,8 @@ if TYPE_CHECKING:
 
 
 class Lower(Protocol):
-    """Calls `compiler.lower`, for the target `on` if it is not this machine's, and with tuning if requested."""
+    """Calls `compiler.lower`, for the target `on` if it is not this machine's, and with tuning if requested. `common`:
+    what ranks must have in common besides the graph."""
 
     def __call__(
         self,
@@ -49,6 +49,7 @@ class Lower(Protocol):
         *,
         on: Target | None = None,
         tune: float = ...,
+        common: str = ...,
     ) -> Compiled: ...
 
 
@@ -58,6 +59,7 @@ class Specialization:
     padding: Masked | None = None  # of a program for padded arrays
     compared: dict[str, int]  # the smallest lengths for which that is known to be the program
     lengths: Mapping[str, int] = MappingProxyType({})  # of the call that is made: how many elements are valid
+    sent_before = 0  # bytes of sums over ranks before the last call, which are no part of the graph
 
     def __init__(
         self, step_graph: StepGraph, traced: Traced, trainer: Trainer | None, lower: Lower, shared: OnAll | None
@@ -95,7 +97,7 @@ class Specialization:
     @property
     def text(self) -> str:
         """The program as text, which ranks compare."""
-        return described(self.compiled.traced)
+        return self.compiled.text
 
     def _connect(self, runner: Runner, trainer: Trainer | None, scalars: Sequence[str]) -> None:
         """Look up the runner's memory of inputs, scalars and generator states."""

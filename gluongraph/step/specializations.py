@@ -195,7 +195,9 @@ class Specializations:
         padding: Padding | None = None,
     ) -> Specialization:
         step_graph, traced, shared = self.step_graph(mode, arrays, contexts, padding)
-        lower = partial(self.lower, tune=tune) if tune else self.lower
+        lower = partial(self.lower, common=self.options.of_all_ranks())
+        if tune:
+            lower = partial(lower, tune=tune)
         return Specialization(step_graph, traced, self.trainer, lower, shared)
 
     def step_graph(

@@ -308,6 +308,7 @@ class TrainStep(StepInspection):
         try:
             apply, arrays = self._specializations.find("apply", ())
             self._update(trainer, apply, arrays, size)
+            apply.sent_before = micro.sent
         finally:
             accumulator.clear()
         return specialization.answer(joined(results), batch)

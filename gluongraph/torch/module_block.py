@@ -11,7 +11,7 @@ from gluongraph.dtypes import DTYPES, is_float
 from gluongraph.eager.tape import STATE
 from gluongraph.errors import DTypeError, NameNotFoundError, ShapeError, with_user_location
 from gluongraph.gluon.hybrid_block import HybridBlock
-from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.ir.graph import Node
 from gluongraph.ndarray import NDArray, OwnedBuilder, invoke
 from gluongraph.storage import Array, given_array

@@ -73,9 +73,14 @@ def wire_bytes(graph: Graph) -> int:
         if ranks == 1:
             continue
         types = n.types[:1] if n.op.name == "allreduce" else [s.ty for s in n.src]  # of the devices' sum
-        payload = sum(ty.nbytes for ty in types) * (ranks - 1)
+        payload = sum(ty.nbytes for ty in types)
         if n.op.name in ("allreduce", "all_reduce"):
-            total += -(-2 * payload // ranks)
+            total += all_reduce_bytes(payload, ranks)
         else:
-            total += payload if n.op.name == "all_gather" else -(-payload // ranks)
+            total += payload * (ranks - 1) if n.op.name == "all_gather" else -(-payload * (ranks - 1) // ranks)
     return total
+
+
+def all_reduce_bytes(payload: int, ranks: int) -> int:
+    """The bytes that each of so many ranks sends for the sum of a payload that all of them get."""
+    return -(-2 * payload * (ranks - 1) // ranks)

@@ -64,6 +64,23 @@ class Options:
     activations: str | None = None
     steps_per_call: int | None = None  # the most batches that a call takes, stacked; None: one, as it is
 
+    def of_all_ranks(self) -> str:
+        """What ranks that train together must have in common, line by line.
+
+        >>> print(Options(clip_norm=1.0).of_all_ranks().splitlines()[1])
+        clip_norm: a number
+        """
+        common = {
+            "precision": self.precision.name,
+            "clip_norm": None if self.clip_norm is None else "a number",  # which one is compared at each call
+            "grad_norm": self.grad_norm,
+            "keep_grads": self.keep_grads,
+            "ema": self.ema,
+            "deterministic": self.micro_batches or False,
+            "detect_anomaly": self.detect_anomaly,
+        }
+        return "\n".join(f"{name}: {value}" for name, value in common.items())
+
 
 @dataclass(frozen=True)
 class Mode:

@@ -111,3 +111,5 @@ def test_a_host_that_does_not_exist(options: list[str], tmp_path: Path) -> None:
         done = job.end()
         assert not job.left()
     assert done.code not in (0, 2) and "no route to" in done.err and "rank" not in done.out
+    assert "no rank was started: mpiexec ended with exit code" in done.err
+    assert "without a password for each of nodea, nodeb" in done.err

@@ -64,6 +64,20 @@ def refused_together() -> None:
     step(X[0][:8], Y[0][:8])
 
 
+def counted() -> None:
+    """Gradients and running statistics are what each rank sends, once."""
+    step = compiled("sgd", "dist_sync", {"deterministic": 4})
+    step(X[0][:8], Y[0][:8])
+    assert step.wire_bytes == sum(p.data().asnumpy().nbytes for p in step.trainer.params)
+    step.predict(X[0][:8])
+    assert step.wire_bytes == 0
+
+
+@needs_mpi
+def test_the_bytes_that_are_sent() -> None:
+    run_ranks(2, counted)
+
+
 @needs_mpi
 @pytest.mark.parametrize("case", CASES)
 def test_the_same_bits_on_any_number_of_ranks(case: str) -> None:

@@ -602,6 +602,9 @@ def check_other_programs() -> None:
     second = mx.compile(lambda x, y: LOSS(net(x) * 2, y), None, step.trainer)
     with pytest.raises(Disagreement, match=f"rank {last} runs another program"):
         (second if odd else step)(own(X[1]), own(Y[1]))
+    bounded = mx.compile(net, LOSS, step.trainer, clip_norm=1.0)
+    with pytest.raises(Disagreement, match=f"clip_norm: None on rank 0, a number on rank {last}"):
+        (bounded if odd else step)(own(X[1]), own(Y[1]))
     with pytest.raises(Disagreement, match=r"rescale: 0\.0625 on rank 0, 0\.0588.* on rank"):
         step(own(X[1]), own(Y[1]), batch_size=SAMPLES + odd)
     assert state_of(net, step.trainer) == before

@@ -12,7 +12,7 @@ from gluongraph.gluon.contrib.sync_batch_norm import SyncBatchNorm
 from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.gluon.nn import Embedding, HybridSequential, Identity, Sequential
 from gluongraph.gluon.nn.layout import each_axis
-from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.gluon.parameter_dict import ParameterDict
 
 __all__ = [
     "Concurrent",

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from gluongraph.errors import warn
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.hybrid_block import HybridBlock
-from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.gluon.parameter_dict import ParameterDict
 
 _Container = TypeVar("_Container", bound="_Stacked")
 

@@ -9,7 +9,7 @@ from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.gluon import trace_guards
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.nn.activations import ACTIVATIONS
-from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.gluon.rnn.recurrent import HybridRecurrentCell, Sequences, States, begun, given_back, merged
 from gluongraph.mxops import rnn as mxrnn
 from gluongraph.ndarray import NDArray, invoke

@@ -7,7 +7,7 @@ from typing import Any
 
 from gluongraph import nd
 from gluongraph.errors import with_user_location
-from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.gluon.rnn.recurrent import (
     HybridRecurrentCell,
     RecurrentCell,

@@ -9,7 +9,7 @@ from gluongraph import nd, ops
 from gluongraph.errors import ShapeError, with_user_location
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.hybrid_block import HybridBlock
-from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.ndarray import NDArray, invoke
 
 States = list[NDArray]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gluongraph.errors import with_user_location
-from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.gluon.rnn.gated import GRUCell, LSTMCell, RNNCell
 from gluongraph.gluon.rnn.modifiers import DropoutCell
 from gluongraph.gluon.rnn.stack import BidirectionalCell, HybridSequentialRNNCell

@@ -8,7 +8,7 @@ from typing import Any
 from gluongraph import nd
 from gluongraph.errors import ArgumentError, with_user_location
 from gluongraph.gluon.nn.layout import each_axis
-from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.gluon.rnn.recurrent import HybridRecurrentCell
 from gluongraph.ir.plain import plain
 from gluongraph.ndarray import NDArray

@@ -6,7 +6,7 @@ from typing import Any
 
 from gluongraph import nd
 from gluongraph.errors import with_user_location
-from gluongraph.gluon.parameter import ParameterDict
+from gluongraph.gluon.parameter_dict import ParameterDict
 from gluongraph.gluon.rnn.gated import GatedCell
 from gluongraph.gluon.rnn.modifiers import ModifierCell
 from gluongraph.gluon.rnn.recurrent import RecurrentCell, Sequences, States, begun, given_back, merged
