@@ -130,8 +130,24 @@ def ramp(base: Value, lanes: int, stride: int = 1) -> Expr:
 
 
 def llvm(name: str, dtype: str, lanes: int, *args: Expr) -> Expr:
-    """Return a call of a pure LLVM intrinsic: llvm('llvm.fma', 'f32', 16, a, b, c)."""
-    return tirx.call_llvm_pure_intrin(tvm_dtype(dtype, lanes), name, *args)
+    """Return a call of a pure LLVM intrinsic: llvm('llvm.fma', 'f32', 16, a, b, c).
+
+    Raises:
+        ValueError: LLVM has no intrinsic of this name.
+    """
+    op, number = _intrinsic(name)
+    return tvm.ir.Call(op, [number, *args], ret_ty=_type(tvm_dtype(dtype, lanes)))
+
+
+@cache  # a large net has 30,000 calls, and looking up its operator and number is two thirds of what a call takes
+def _intrinsic(name: str) -> tuple[Any, Expr]:
+    call = tirx.call_llvm_pure_intrin("float32", name)
+    return call.op, call.args[0]
+
+
+@cache
+def _type(name: str) -> Any:
+    return tvm.ir.PrimType(name)
 
 
 def dot(sums: Expr, a: Expr, b: Expr) -> Expr:
@@ -332,6 +348,11 @@ class Buf:
         """Return the same memory from `offset` elements on."""
         return Buf(self.name, self.size, self.dtype, self.var, self.offset + offset)
 
+    def index(self, at: Value) -> Expr:
+        """Return an index from the start of the memory."""
+        at_start = isinstance(self.offset, int) and self.offset == 0  # adding 0 is a call of TVM that gives `at`
+        return index(at if at_start else at + self.offset)
+
 
 class Kernel:
     """Builds one function of the artefact, statement by statement.
@@ -440,7 +461,7 @@ class Kernel:
             memory = self.local(name, lanes, dtype)
             self.store(memory, value, 0)
             value = self.load(memory, 0, lanes)
-        var = tirx.Var(self._unique(name), tvm_dtype(dtype, lanes))
+        var = tirx.Var(self._unique(name), _type(tvm_dtype(dtype, lanes)))
         self._emit(tirx.Bind(var, value))
         return var
 
@@ -459,13 +480,13 @@ class Kernel:
         only for values in which bound names do not nest deeply."""
         if isinstance(value, (int, float, tirx.Var)):
             return value
-        var = tirx.Var(self._unique(name), tvm_dtype(*_split(value)))
+        var = tirx.Var(self._unique(name), value.ty)
         self._emit(tirx.Bind(var, value))
         return var
 
     def load(self, buf: Buf, at: Value, lanes: int = 1) -> Expr:
         """Return buf[at], or `lanes` consecutive elements from there; `at` may be a vector of indices (gather)."""
-        where = index(at + buf.offset)
+        where = buf.index(at)
         return tirx.BufferLoad(buf.var, [ramp(where, lanes) if lanes > 1 else where])
 
     def prefetch(self, value: Expr) -> None:
@@ -479,7 +500,7 @@ class Kernel:
     def store(self, buf: Buf, value: Value, at: Value) -> None:
         """buf[at : at+lanes] = value; `at` may be a vector of indices (scatter)."""
         value = const(value, buf.dtype) if isinstance(value, int | float) else self._as(value, buf.dtype)
-        where = index(at + buf.offset)
+        where = buf.index(at)
         lanes, spread = lanes_of(value), lanes_of(where)
         if spread > 1:
             value = splat(value, spread)
