@@ -149,8 +149,8 @@ def _in_float64(
 
 @contextmanager
 def _exact_hardsigmoid() -> Iterator[None]:
-    """Within, PyTorch's gradient of hardsigmoid is exact. Its own has 1/6 rounded to float32, whatever the type is: an error
-    of 3e-8, of which five updates of DeepLabV3 by SGD make 1e-6."""
+    """Within, PyTorch's gradient of hardsigmoid is exact. Its own has 1/6 rounded to float32, whatever the type is: an
+    error of 3e-8, of which five updates of DeepLabV3 by SGD make 1e-6."""
     own = functional.hardsigmoid
     functional.hardsigmoid = lambda x, inplace=False: functional.relu6(x + 3) / 6
     try:
