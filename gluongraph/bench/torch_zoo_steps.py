@@ -9,6 +9,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -151,12 +152,8 @@ def _in_float64(
 def _exact_hardsigmoid() -> Iterator[None]:
     """Within, PyTorch's gradient of hardsigmoid is exact. Its own has 1/6 rounded to float32, whatever the type is: an
     error of 3e-8, of which five updates of DeepLabV3 by SGD make 1e-6."""
-    own = functional.hardsigmoid
-    functional.hardsigmoid = lambda x, inplace=False: functional.relu6(x + 3) / 6
-    try:
+    with patch.object(functional, "hardsigmoid", lambda x, inplace=False: functional.relu6(x + 3) / 6):
         yield
-    finally:
-        functional.hardsigmoid = own
 
 
 def _mixed(module: torch.nn.Module, model: torch_zoo.Model, labels: torch.Tensor, updates: int = 3) -> float:
