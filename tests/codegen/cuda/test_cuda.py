@@ -138,7 +138,7 @@ def step_graph(
     net.initialize(mx.init.Xavier())
     trainer = gluon.Trainer(net.collect_params(), optimizer, {"learning_rate": 1e-3, **(hyper or {})})
 
-    def lower(graph: Graph, roles: Mapping[str, str], forward: Any) -> Any:
+    def lower(graph: Graph, roles: Mapping[str, str], forward: Any, **_: Any) -> Any:
         raise Captured(graph, roles)
 
     with pytest.raises(Captured) as found:
