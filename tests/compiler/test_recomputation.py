@@ -80,9 +80,9 @@ def test_with_other_options_copies_give_the_same_bits(mode: str, options: dict[s
     name = "convolutions with batch norm" if "contexts" in options else "mlp with dropout"
     given: list[Any] = []
 
-    def take(*arguments: Any) -> Any:
+    def take(*arguments: Any, **how: Any) -> Any:
         given.append(arguments)
-        return lower(*arguments)
+        return lower(*arguments, **how)
 
     _, step = compiled(name, **options)
     step._specializations.lower = take
