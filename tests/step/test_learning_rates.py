@@ -40,7 +40,7 @@ def made(settings: dict[str, Any]) -> tuple[Any, gluon.Trainer, Any, list[int]]:
     step = mx.compile(lambda x: (w.data() * x).sum(), trainer=trainer)
     compilations: list[int] = []
     lower = step._specializations.lower
-    step._specializations.lower = lambda *args: (compilations.append(1), lower(*args))[1]
+    step._specializations.lower = lambda *args, **how: (compilations.append(1), lower(*args, **how))[1]
     return w, trainer, step, compilations
 
 
