@@ -108,7 +108,7 @@ def check(name: str, updates: int = 5) -> dict[str, float]:
     start = copy.deepcopy(module.state_dict())
     net = mx.from_torch(module, args, model.kwargs)
     with _exact_hardsigmoid():
-        found = _in_float64(net, module, args, model.kwargs, labels, updates)
+        found = _in_float64(net, module, start, args, model.kwargs, labels, updates)
     module.load_state_dict(start)
     found["bf16"] = _mixed(module.float(), model, labels)
     found["autocast"] = max(_autocast(module, start, model, labels, seed) for seed in range(BATCHES))
@@ -116,13 +116,12 @@ def check(name: str, updates: int = 5) -> dict[str, float]:
 
 
 def _in_float64(
-    net: Any, module: torch.nn.Module, args: Any, kwargs: Any, labels: torch.Tensor, updates: int
+    net: Any, module: torch.nn.Module, start: dict[str, Any], args: Any, kwargs: Any, labels: torch.Tensor, updates: int
 ) -> dict[str, float]:
-    """The errors of outputs, gradients, and the losses of updates."""
+    """The errors of outputs, gradients, and the losses of updates, from the weights `start`, which the module has."""
     import gluongraph as mx
     from gluongraph import gluon
 
-    start = copy.deepcopy(module.state_dict())
     output, gradient = _outputs(net, module, args, kwargs, labels)
     found = {"output": output, "gradient": gradient}
     batch = [t.numpy() for t in (*args, *kwargs.values(), labels)]
