@@ -54,8 +54,8 @@ def cast_to(graph: Graph, low: str, on: Target) -> Graph:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A graph, and all options of its compilation; see `lower`. `measured`: the tuning records at that time. `common` is
-    no option: it does not change the code, only what ranks compare."""
+    """A graph, and all options of its compilation; see `lower`. `measured`: the tuning records at that time.
+    `common` is no option: it does not change the code, only what ranks compare."""
 
     graph: Graph
     roles: Mapping[str, str]
