@@ -96,7 +96,7 @@ NAMED = {
     "checkpoint": "step",
     "cli": "distributed",
 }
-TVM = {"codegen/tvm/tir.py", "codegen/tvm/machine_code.py", "codegen/tvm/te.py", "runtime/loader.py"}  # who touches it
+TVM = {f"codegen/tvm/{name}.py" for name in ("tir", "machine_code", "llvm_options", "te")} | {"runtime/loader.py"}  # who touches it
 
 
 class Import(NamedTuple):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from gluongraph.codegen.tvm import llvm_options
 from gluongraph.codegen.tvm.linking import Linker
 from gluongraph.codegen.tvm.tir import SYMBOL, Kernel, PrimFunc, cast, compare, index, name_of, tirx, tvm
 from gluongraph.errors import CompileError
@@ -29,6 +30,7 @@ def build_kernels(functions: Sequence[PrimFunc], options: dict[str, Any]) -> Any
 
     A kernel does not check its tensors: the caller ensures sizes and dtypes.
     """
+    llvm_options.set_options()
     return aside(partial(_built, functions, make_target(options), options["kind"]))
 
 
