@@ -1,8 +1,7 @@
-"""LLVM unrolls no loops, in modules that are compiled in parallel too."""
+"""LLVM does not write out all turns of a loop, in modules that are compiled in parallel either."""
 
 from __future__ import annotations
 
-import re
 from functools import partial
 
 from gluongraph.codegen.targets import target
@@ -10,14 +9,19 @@ from gluongraph.codegen.tvm import llvm_options, machine_code
 from gluongraph.codegen.tvm.tir import Kernel, PrimFunc
 from gluongraph.host.interrupts import in_parallel
 
+ROWS, LANES = 12, 16
 
-def _summing(name: str, count: int) -> PrimFunc:
-    """y[0] = x[0] + ... + x[count - 1]: a loop of a load and an addition."""
+
+def _adding(name: str, turns: int) -> PrimFunc:
+    """y[i] += x[0, i] + ... + x[11, i]: each turn of the loop has 12 additions of vectors."""
     kernel = Kernel(name)
-    x, y = kernel.param("x", count, "f32"), kernel.param("y", 1, "f32")
-    kernel.store(y, 0.0, 0)
-    with kernel.loop(count) as i:
-        kernel.store(y, kernel.load(y, 0) + kernel.load(x, i), 0)
+    size = turns * LANES
+    x, y = kernel.param("x", ROWS * size, "f32"), kernel.param("y", size, "f32")
+    with kernel.loop(turns) as i:
+        total = kernel.load(y, i * LANES, LANES)
+        for row in range(ROWS):
+            total = total + kernel.load(x, i * LANES + row * size, LANES)
+        kernel.store(y, total, i * LANES)
     return kernel.finish()
 
 
@@ -26,7 +30,7 @@ def test_the_options_can_be_set_with_the_tvm_that_is_required() -> None:
 
 
 def test_loops_stay_loops_in_all_modules() -> None:
-    counts = (4, 8, 16, 1000, 1003)  # by default few turns are unrolled whole, and many in groups of eight
-    made = [partial(machine_code.build_kernels, [_summing(f"k{n}", n)], target().tvm) for n in counts]
+    """Of 5 to 7 turns LLVM makes 60 to 84 additions otherwise."""
+    made = [partial(machine_code.build_kernels, [_adding(f"k{n}", n)], target().tvm) for n in (5, 6, 7)]
     for module in in_parallel(made, workers=2):
-        assert len(re.findall(r"fadd", module.inspect_source("ll"))) == 1
+        assert module.inspect_source("ll").count("fadd") <= 3 * ROWS
