@@ -96,7 +96,9 @@ NAMED = {
     "checkpoint": "step",
     "cli": "distributed",
 }
-TVM = {f"codegen/tvm/{name}.py" for name in ("tir", "machine_code", "llvm_options", "te")} | {"runtime/loader.py"}  # who touches it
+TVM = {f"codegen/tvm/{name}.py" for name in ("tir", "machine_code", "llvm_options", "te")} | {
+    "runtime/loader.py"
+}  # who touches it
 
 
 class Import(NamedTuple):

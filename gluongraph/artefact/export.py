@@ -306,7 +306,15 @@ class _Maker:
             "precision": step.options.precision.name,
             "options": {
                 name: getattr(step.options, name)
-                for name in ("keep_grads", "clip_norm", "grad_norm", "ema", "detect_anomaly", *THRIFT)
+                for name in (
+                    "keep_grads",
+                    "clip_norm",
+                    "grad_norm",
+                    "error_if_nonfinite",
+                    "ema",
+                    "detect_anomaly",
+                    *THRIFT,
+                )
             }
             | ({"micro_batches": step.options.micro_batches} if step.options.micro_batches else {}),
             "parameters": [self._parameter(key, p) for key, p in parameters.items()],

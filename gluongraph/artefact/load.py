@@ -425,7 +425,7 @@ def _listed(types: Types) -> str:
 
 
 class _Flag:
-    """What is left of `detect_anomaly`: whether, not where."""
+    """What is left of `detect_anomaly` and `error_if_nonfinite`: whether, not where."""
 
     def check(self, results: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:
         """Raises NotFiniteError: the flag among the results is false."""

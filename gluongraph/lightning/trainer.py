@@ -49,6 +49,7 @@ class Trainer(RunState):
         enable_checkpointing, enable_progress_bar, enable_model_summary: the callbacks that are there by default.
         accumulate_grad_batches: batches to an update, by the mean of their gradients.
         gradient_clip_val, gradient_clip_algorithm: the largest norm ("norm") or element ("value") of gradients.
+        error_if_nonfinite: where the norm of all gradients is not finite, change nothing and raise NotFiniteError.
         deterministic: accepted; results are the same for the same seed in any case.
         profiler: "simple", "advanced", or an object with `profile(name)`.
         detect_anomaly: stop at the first NaN or infinity, and name the op that made it.
@@ -116,6 +117,7 @@ class Trainer(RunState):
         model_registry: Any = None,
         steps_per_call: int | None = None,
         eager: bool = False,
+        error_if_nonfinite: bool = False,
     ):
         if plugins or model_registry:
             raise misconfigured("plugins and model_registry: there are none", help="leave them out")
@@ -149,7 +151,7 @@ class Trainer(RunState):
         self.default_root_dir = os.getcwd() if default_root_dir is None else os.fspath(default_root_dir)
         self.enable_autolog_hparams = enable_autolog_hparams
         args.check_count("steps_per_call", steps_per_call, 1)
-        self.steps_per_call, self.eager = steps_per_call, eager
+        self.steps_per_call, self.eager, self.error_if_nonfinite = steps_per_call, eager, error_if_nonfinite
         self.profiler = profiler_of(profiler)
         self._begin()
         off = barebones or bool(self.fast_dev_run)
@@ -369,7 +371,7 @@ class Trainer(RunState):
         options["clip_norm"] = self.clip_norm
         if self.ema is not None:
             options["ema"] = self.ema
-        options["detect_anomaly"] = self.detect_anomaly
+        options["detect_anomaly"], options["error_if_nonfinite"] = self.detect_anomaly, self.error_if_nonfinite
         joins = self.steps_per_call != 1 and self.target == "cpu"
         options["steps_per_call"] = (self.steps_per_call or JOINED) if joins else None
         return options

@@ -37,6 +37,7 @@ def compile(
     keep_grads: bool = False,
     clip_norm: float | None = None,
     grad_norm: bool = False,
+    error_if_nonfinite: bool = False,
     ema: float | None = None,
     detect_anomaly: bool = False,
     deterministic: bool | int = False,
@@ -66,7 +67,10 @@ def compile(
             "bf16-true" or "16-true", to which parameters and inputs of the net are cast. See docs/precision.md.
         keep_grads: write the gradients into `param.grad()` as well, as an eager backward does.
         clip_norm: gradients, divided by the batch size, are scaled so that the norm of all together is at most this.
-        grad_norm: `step.grad_norm` tells the norm of all gradients of the last update; with `clip_norm` it does anyway.
+        grad_norm: `step.grad_norm` tells the norm of all gradients of the last update; with `clip_norm` or
+            `error_if_nonfinite` it does anyway.
+        error_if_nonfinite: where that norm is not finite, the step changes nothing and raises NotFiniteError, which
+            names the first op that has made a NaN or an infinity. It costs next to nothing beside `clip_norm`.
         ema: the decay of running averages of the parameters, in `step.averages`; `step.averaged()` puts them in place.
         detect_anomaly: where loss, a gradient or a new weight, state or statistic is not finite, the step changes
             nothing and raises NotFiniteError, which names the first op that has made a NaN or an infinity.
@@ -139,6 +143,7 @@ def compile(
         cast=cast,
         clip_norm=clip_norm,
         grad_norm=grad_norm,
+        error_if_nonfinite=error_if_nonfinite,
         ema=ema,
         micro_batches=micro_batches_of(deterministic),
         detect_anomaly=detect_anomaly,

@@ -420,6 +420,7 @@ class TrainStep(StepInspection):
         for name, asked, instead in (
             ("clip_norm", options.clip_norm is not None, "gluon.utils.clip_global_norm in between"),
             ("grad_norm", options.grad_norm, "gluon.utils.clip_global_norm in between gives it"),
+            ("error_if_nonfinite", options.error_if_nonfinite, "detect_anomaly looks at gradients too"),
             ("ema", options.ema is not None, "an average of your own after each step"),
         ):
             if asked:

@@ -1,4 +1,5 @@
-"""detect_anomaly: a compiled step that produces a NaN or an infinity changes nothing and reports its origin.
+"""detect_anomaly and error_if_nonfinite: a compiled step that produces a NaN or an infinity changes nothing and reports
+its origin.
 
 The compiled graph has an additional flag, and updates only if it is true. If it is false, all inputs are unchanged, and
 the graph without the flag is run again, node by node in numpy, to find the node that produced the value.
@@ -28,20 +29,26 @@ def watching(graph: Graph, names: Iterable[str]) -> Graph:
 
 class Guard:
     """Adds a flag to a graph, without which it does not update: are all new values, and all watched outputs, finite?
+    With `only`, is that output?
 
     `graph` is the graph with the flag, its output `SOUND`.
     """
 
-    def __init__(self, graph: Graph, ranks: int = 1, sharding: Sharding | None = None):
+    def __init__(self, graph: Graph, ranks: int = 1, sharding: Sharding | None = None, only: str | None = None):
         watched = {name: n for name, n in graph.outputs.items() if name.startswith(WATCHED)}
         others = {name: n for name, n in graph.outputs.items() if name not in watched}
         told = {name.removeprefix(WATCHED): n for name, n in watched.items()}
+        if only is not None:
+            told[only] = graph.outputs[only]
         plain = graph.with_results(told, graph.updates)
         self._plain = plain.map(_alone)
-        gathers = final_gathers(plain, sharding)  # to be made once the flag is known: shards are looked at instead
-        later = reached(plain, gathers)
-        made = [*(n for n in plain.results if n not in later), *(gather.src[0] for gather in gathers)]
-        sound = all_finite(dict.fromkeys(n for n in made if is_float(n.dtype)), ranks)
+        if only is None:
+            gathers = final_gathers(plain, sharding)  # to be made once the flag is known: shards are looked at instead
+            later = reached(plain, gathers)
+            made = [*(n for n in plain.results if n not in later), *(gather.src[0] for gather in gathers)]
+            sound = all_finite(dict.fromkeys(n for n in made if is_float(n.dtype)), ranks)
+        else:
+            sound = ops.isfinite(graph.outputs[only])
         self.graph = masked(graph.with_results({**others, SOUND: sound}, graph.updates), sound, sharding)
 
     def check(self, results: Mapping[str, Any], inputs: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from gluongraph.tracing import loss_scaling
 from gluongraph.tracing.accumulation import GradientAccumulator
 from gluongraph.tracing.anomaly import Guard, watching
 from gluongraph.tracing.ema import AveragedWeights
-from gluongraph.tracing.grad_norm import clipped, measured
+from gluongraph.tracing.grad_norm import NORM, clipped, measured
 from gluongraph.tracing.low_precision_copies import copied
 from gluongraph.tracing.optimizer_updates import GRAD, SCALAR, Draws, ScalarTable
 from gluongraph.tracing.padding.masking import LENGTH
@@ -55,6 +55,7 @@ class Options:
     cast: Cast | None = None
     clip_norm: float | None = None
     grad_norm: bool = False
+    error_if_nonfinite: bool = False
     ema: float | None = None
     micro_batches: int = 0  # of all ranks together, in which gradients are computed; 0: each rank's batch as a whole
     detect_anomaly: bool = False
@@ -74,6 +75,7 @@ class Options:
             "precision": self.precision.name,
             "clip_norm": None if self.clip_norm is None else "a number",  # which one is compared at each call
             "grad_norm": self.grad_norm,
+            "error_if_nonfinite": self.error_if_nonfinite,
             "keep_grads": self.keep_grads,
             "ema": self.ema,
             "deterministic": self.micro_batches or False,
@@ -178,11 +180,13 @@ def backward(
     if scaled:
         step_graph.masked = True
         step_graph.graph = loss_scaling.unscaled(step_graph.graph, trainer.exchange.ranks)
-    unmasked = not step_graph.masked and not options.detect_anomaly  # else updates depend on a flag of the gradients
-    step_graph.forward = (*traced.graph.outputs, *(traced.graph.updates if unmasked else ()))
-    if options.detect_anomaly:  # gradients of a scaled loss may overflow
-        grads = () if scaled else tuple(name for name in step_graph.graph.outputs if name.startswith(GRAD))
-        step_graph.graph = watching(step_graph.graph, (traced.first, *grads))
+    # A flag of the gradients decides about all updates, those of statistics too, so they are no part of the forward.
+    flagged = step_graph.masked or options.detect_anomaly or options.error_if_nonfinite
+    step_graph.forward = (*traced.graph.outputs, *(() if flagged else traced.graph.updates))
+    if options.detect_anomaly or (options.error_if_nonfinite and mode.updates):
+        grads = (name for name in step_graph.graph.outputs if name.startswith(GRAD))
+        watched = () if scaled else tuple(grads)  # gradients of a scaled loss may overflow
+        step_graph.graph = watching(step_graph.graph, (traced.first, *watched))
     if mode.sums:
         step_graph.graph = trainer.exchange.sums(step_graph.graph)
         return step_graph
@@ -216,7 +220,8 @@ def add_updates(
     """Append the updates of the parameters to a graph with gradients."""
     exchange = replace(trainer.exchange, reduced=options.micro_batches > 0)
     shards = exchange.ranks if exchange.sharding is not None else 1  # among which gradients are divided
-    norm = clipped if options.clip_norm is not None else measured if options.grad_norm else None
+    is_measured = options.grad_norm or options.error_if_nonfinite
+    norm = clipped if options.clip_norm is not None else measured if is_measured else None
     clip = None if norm is None else partial(norm, ranks=shards)
     updating = exchange.update(
         step_graph.graph,
@@ -281,8 +286,9 @@ def graph_of(
         step_graph.graph = loss_scaling.skipping(step_graph.graph, trainer.exchange.sharding)
     _gather(step_graph, trainer)
     _keep_copies(step_graph, trainer, options)
-    if options.detect_anomaly:
-        step_graph.guard = Guard(step_graph.graph, trainer.exchange.ranks, trainer.exchange.sharding)
+    if options.detect_anomaly or (options.error_if_nonfinite and mode.updates):
+        only = None if options.detect_anomaly else NORM
+        step_graph.guard = Guard(step_graph.graph, trainer.exchange.ranks, trainer.exchange.sharding, only)
         step_graph.graph = step_graph.guard.graph
     return step_graph
 

@@ -43,12 +43,13 @@ class Training:
         self.trainer = gluon.Trainer(self.net.collect_params(), "sgd", {"learning_rate": 0.1, "momentum": 0.9})
         if mode == "hybridized":
             self.net.hybridize()
-        self.step = mx.compile(self.net, self.loss, self.trainer, detect_anomaly=mode == "compiled", **options)
+        looks = {"compiled": {"detect_anomaly": True}, "norm": {"error_if_nonfinite": True}}.get(mode, {})
+        self.step = mx.compile(self.net, self.loss, self.trainer, **looks, **options)
 
     def train(self, x: Array) -> None:
         y = np.zeros((4, 2), np.float32)
-        if self.mode in ("compiled", "interpreted"):
-            with nullcontext() if self.mode == "compiled" else autograd.detect_anomaly():
+        if self.mode in ("compiled", "norm", "interpreted"):
+            with autograd.detect_anomaly() if self.mode == "interpreted" else nullcontext():
                 self.step(x, y)
             return
         with autograd.detect_anomaly():
@@ -101,7 +102,7 @@ CASES: dict[str, tuple[Callable[[Any], Any], Callable[[Training, Array], None], 
     "0 / 0": (lambda x: x / nd.abs(x), zero, r"div\(f32\[4,3\], f32\[4,3\]\) made a NaN", "odd"),
     "the gradient of sqrt": (lambda x: nd.sqrt(nd.abs(x)), zero, r"div\(.*made an infinity", "odd"),
 }
-MODES = ("eager", "hybridized", "compiled", "interpreted")
+MODES = ("eager", "hybridized", "compiled", "norm", "interpreted")
 
 
 def goes_wrong(case: str, mode: str) -> None:
@@ -138,9 +139,37 @@ def test_who_is_named(case: str, mode: str) -> None:
         goes_wrong(case, mode)
 
 
+@pytest.mark.parametrize("mode", ["compiled", "norm"])
 @pytest.mark.parametrize("case", ["NaN in the data", "exp"])
-def test_compiled(case: str) -> None:
-    goes_wrong(case, "compiled")
+def test_compiled(case: str, mode: str) -> None:
+    goes_wrong(case, mode)
+
+
+@pytest.mark.parametrize("clip", [None, 0.1])
+def test_a_norm_that_overflows_is_refused_though_all_gradients_are_finite(clip: float | None) -> None:
+    """As by PyTorch's clip_grad_norm_(error_if_nonfinite=True): squares of 1e30 are infinities in float32."""
+    w = gluon.Parameter("w", shape=(2,), init="ones")
+    w.initialize()
+    trainer = gluon.Trainer([w], "sgd", {"learning_rate": 1e-30})
+    step = mx.compile(lambda x: (w.data() * x).sum(), trainer=trainer, error_if_nonfinite=True, clip_norm=clip)
+    step(np.ones(2, np.float32))
+    assert step.grad_norm == pytest.approx(2**0.5)
+    before = w.data().asnumpy()
+    with pytest.raises(NotFiniteError, match=r"mul\(f32\[2\], f32\[2\]\) made an infinity"):
+        step(np.full(2, 1e30, np.float32))
+    assert (w.data().asnumpy() == before).all() and trainer.optimizer.num_update == 1
+
+
+def test_a_norm_of_accumulated_gradients_is_refused_at_the_update() -> None:
+    training = Training(nd.relu, "norm", clip_norm=1.0)
+    y, bad = np.zeros((4, 2), np.float32), X.copy()
+    bad[0, 0] = np.nan
+    training.step.accumulate(X, y)
+    training.step.accumulate(bad, y)
+    before = training.state()
+    with pytest.raises(NotFiniteError, match="NaN"):
+        training.step.apply()
+    assert str(training.state()) == str(before)  # in which statistics of BatchNorm are NaN
 
 
 def test_gradients_alone_are_looked_at_too() -> None:

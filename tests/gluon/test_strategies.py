@@ -138,6 +138,7 @@ def check_not_finite() -> None:
         run.train([1, 2])
 
     assert_equal_results(anomaly, detect_anomaly=True)
+    assert_equal_results(anomaly, error_if_nonfinite=True, clip_norm=1.0)
     assert_equal_results(anomaly, detect_anomaly=True, precision="16-mixed")
     assert_equal_results(overflow, precision="16-mixed")
     assert_equal_results(overflow, KEEPING, precision="16-mixed", ema=0.5)

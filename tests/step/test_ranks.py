@@ -291,6 +291,21 @@ def check_anomalies() -> None:
     assert trainer.optimizer.num_update == 2
 
 
+def check_norms_that_are_not_finite() -> None:
+    """The norm is that of the sums over ranks, so that all refuse the step."""
+    net = dense()
+    trainer = trained(net, "adam")
+    step = mx.compile(lambda x, y, f: large(net(x), y, f), None, trainer, error_if_nonfinite=True, clip_norm=1.0)
+    ones = np.ones(len(own(Y[0])), np.float32)
+    step(own(X[0]), own(Y[0]), ones)
+    before = state_of(net, trainer)
+    with pytest.raises(NotFiniteError):
+        step(own(X[1]), own(Y[1]), ones * np.nan if world().rank == 1 else ones)
+    assert state_of(net, trainer) == before
+    step(own(X[1]), own(Y[1]), ones)
+    same_everywhere(weights(net))
+
+
 def check_update_on_kvstore() -> None:
     for on_store in (True, False, None):
         (net, step), (other, alone) = both("adam", {"learning_rate": 0.01}, update_on_kvstore=on_store)
@@ -726,6 +741,7 @@ CHECKS: list[Check] = [
     check_clipping_and_averages,
     check_kept_gradients,
     check_anomalies,
+    check_norms_that_are_not_finite,
     check_update_on_kvstore,
     check_contexts,
     check_sparse_gradients,

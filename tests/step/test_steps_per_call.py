@@ -122,6 +122,7 @@ CASES: dict[str, tuple[dict[str, Any], bool]] = {  # options, and: does one call
     "clipped": ({"clip_norm": 0.1}, True),
     "averages": ({"ema": 0.9}, True),
     "looked at": ({"detect_anomaly": True}, True),
+    "norm looked at": ({"error_if_nonfinite": True, "clip_norm": 0.1}, True),
     "gradients kept": ({"keep_grads": True}, False),
     "in Python": ({"optimizer": Growing}, False),
     "micro-batches": ({"deterministic": 2}, False),
@@ -359,13 +360,14 @@ def test_an_index_out_of_range_where_python_runs_the_steps() -> None:
     assert state(several) == after
 
 
-def test_a_nan_leaves_the_batches_before_it() -> None:
+@pytest.mark.parametrize("looks", ["detect_anomaly", "error_if_nonfinite"])
+def test_a_nan_leaves_the_batches_before_it(looks: str) -> None:
     data = X.copy()
     data[2, 0, 0] = np.nan
-    step = made(detect_anomaly=True)
+    step = made(**{looks: True})
     one_by_one(step, X[:2], Y[:2])
     after = state(step)
-    several = made(detect_anomaly=True, steps_per_call=COUNT)
+    several = made(steps_per_call=COUNT, **{looks: True})
     with pytest.raises(NotFiniteError, match=r"batch \[2\] of 5 in this call: .*(nan|NaN)"):
         several(data[:COUNT], Y[:COUNT])
     assert state(several) == after
@@ -456,6 +458,7 @@ def test_checkpoints_between_calls(tmp_path: pathlib.Path) -> None:
     "options",
     [
         *({}, {"precision": "16-mixed"}, {"detect_anomaly": True}, {"clip_norm": 0.1, "ema": 0.9}),
+        {"error_if_nonfinite": True},
         *({"optimizer": "sgd"}, {"optimizer": "sgd", "settings": SCHEDULE}),
     ],
 )

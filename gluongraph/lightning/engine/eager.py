@@ -130,6 +130,7 @@ class EagerEngine:
         hooks.call("on_after_backward")
         if optimizer is not None and not accumulates:
             hooks.call("on_before_optimizer_step", optimizer)
+            self._check_norm(optimizer)
             hooks.call_module(
                 "configure_gradient_clipping",
                 optimizer,
@@ -138,11 +139,19 @@ class EagerEngine:
             )
         return loss, result
 
+    def _check_norm(self, optimizer: Any) -> None:
+        if self.trainer.error_if_nonfinite:
+            import_whole("gluongraph.lightning.clipping")
+            from gluongraph.lightning.clipping import check_norm
+
+            check_norm(self.trainer, optimizer)
+
     def _step(self, optimizer: Any, closure: Callable[[], Any] | None, how: Mapping[str, Any]) -> Any:
         """What the step of an optimizer does, in manual optimization too."""
         manual = not self.module.automatic_optimization
         if manual:
             self.trainer.hooks.call("on_before_optimizer_step", optimizer)
+            self._check_norm(optimizer)
         made = self._own_step(optimizer, closure, how)
         self.trainer.engines.count(False)
         return made

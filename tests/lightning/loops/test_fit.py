@@ -11,6 +11,7 @@ from nets import QUIET, GluonModel, data, loader, same, weights
 
 import gluongraph as mx
 import gluongraph.lightning as L
+from gluongraph.errors import NotFiniteError
 
 
 def fit(model: Any = None, batches: Any = None, **how: Any) -> tuple[Any, Any]:
@@ -19,6 +20,39 @@ def fit(model: Any = None, batches: Any = None, **how: Any) -> tuple[Any, Any]:
     trainer = L.Trainer(**{"max_epochs": 2, **QUIET, **how})
     trainer.fit(model, loader(96, 8, shuffle=True) if batches is None else batches)
     return trainer, model
+
+
+class Staged(GluonModel):
+    def on_before_optimizer_step(self, optimizer: Any) -> None: ...
+
+
+class Manual(GluonModel):
+    automatic_optimization = False
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        optimizer = self.optimizers()
+        self.manual_backward(super().training_step(batch, batch_idx))
+        optimizer.step()
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize(
+    ("kind", "how", "mode"),
+    [(GluonModel, {}, "fused"), (Staged, {}, "staged"), (GluonModel, {"eager": True}, "eager"), (Manual, {}, "eager")],
+)
+def test_error_if_nonfinite_ends_the_fit_before_the_update(
+    kind: type[GluonModel], how: dict[str, Any], mode: str, clip: float | None
+) -> None:
+    x, y = data(40)
+    x[35, 2] = np.nan
+    batches = L.ArrayLoader(x, y, batch_size=8)
+    clips = {} if kind is Manual else {"gradient_clip_val": clip}
+    model, trainer = kind(), L.Trainer(max_epochs=2, error_if_nonfinite=True, **clips, **QUIET, **how)
+    with pytest.raises(NotFiniteError):
+        trainer.fit(model, batches)
+    trained = [p for p in model.collect_params().values() if mode == "fused" or p.grad_req != "null"]
+    assert trainer.engines.mode == mode and trainer.global_step == 4
+    assert all(np.isfinite(p.data().asnumpy()).all() for p in trained)
 
 
 @pytest.mark.parametrize("how", [{}, {"precision": "16-mixed"}, {"max_steps": 17}, {"detect_anomaly": True}])
