@@ -1,7 +1,7 @@
 """LLVM's options: loops whose turns are more than a few instructions stay loops. They hold for the process.
 
-The loops of a kernel are written with the unrolling that they need (a tile's registers are variables of their own). Where
-LLVM writes out all turns of a loop besides, that takes a quarter of the compile time and makes steps no faster
+The loops of a kernel are written with the unrolling that they need (a tile's registers are variables of their own).
+Where LLVM writes out all turns of a loop besides, that takes a quarter of the compile time and makes steps no faster
 (docs/dev/measurements.md, "Compiling and starting"). It still unrolls loops of few instructions, and groups of turns:
 GEMMs are 2 % slower without.
 
