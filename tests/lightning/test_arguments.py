@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import pathlib
 from typing import Any
 
 import numpy as np
 import pytest
-from nets import QUIET, GluonModel, loader
+from nets import QUIET, GluonModel, loader, same, weights
 
 import gluongraph as mx
 import gluongraph.lightning as L
@@ -51,6 +52,34 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 def test_an_argument_that_means_nothing(how: dict[str, Any], said: str) -> None:
     with pytest.raises(L.MisconfigurationException, match=said):
         L.Trainer(**{**QUIET, "enable_checkpointing": None, **how})
+
+
+ACCEPTED: list[dict[str, Any]] = [
+    {"benchmark": True},
+    {"deterministic": "warn"},
+    {"enable_autolog_hparams": False},
+    {"inference_mode": False},
+    {"num_nodes": 1},
+    {"profiler": "advanced"},
+    {"profiler": "simple"},
+    {"reload_dataloaders_every_n_epochs": 1},
+    {"sync_batchnorm": True},
+]
+
+
+@pytest.mark.parametrize("how", ACCEPTED, ids=str)
+def test_an_argument_that_leaves_the_training_as_it_is(how: dict[str, Any]) -> None:
+    models = [GluonModel(), GluonModel()]
+    for model, options in zip(models, ({}, how), strict=True):
+        mx.random.seed(1)
+        L.Trainer(max_epochs=2, **QUIET, **options).fit(model, loader(), loader(16))
+    assert same(*map(weights, models))
+
+
+def test_barebones_leaves_out_what_is_not_training(tmp_path: pathlib.Path) -> None:
+    trainer = L.Trainer(max_epochs=2, barebones=True, default_root_dir=tmp_path)
+    trainer.fit(GluonModel(), loader())
+    assert trainer.global_step == 10 and not trainer.callbacks and not trainer.loggers and not [*tmp_path.iterdir()]
 
 
 def test_an_unknown_argument() -> None:
