@@ -103,7 +103,7 @@ def _check_limit(limit: int | float, argument: str) -> None:
 
 
 def _described(loader: Any) -> str:
-    name = type(loader).__name__
+    name = type(getattr(loader, "iterables", loader)).__name__  # of CombinedLoader what it was made from
     dataset = getattr(loader, "dataset", None)
     return name if dataset is None else f"{name} of {type(dataset).__name__}"
 
