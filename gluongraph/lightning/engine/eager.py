@@ -146,12 +146,26 @@ class EagerEngine:
 
             check_norm(self.trainer, optimizer)
 
+    def _checking(self, optimizer: Any, closure: Any) -> Any:
+        """The closure of a step in manual optimization, which makes the gradients that are to be looked at; without one
+        they are there."""
+        if not callable(closure):
+            self._check_norm(optimizer)
+            return closure
+
+        def checked() -> Any:
+            made = closure()
+            self._check_norm(optimizer)
+            return made
+
+        return checked
+
     def _step(self, optimizer: Any, closure: Callable[[], Any] | None, how: Mapping[str, Any]) -> Any:
         """What the step of an optimizer does, in manual optimization too."""
         manual = not self.module.automatic_optimization
         if manual:
             self.trainer.hooks.call("on_before_optimizer_step", optimizer)
-            self._check_norm(optimizer)
+            closure = self._checking(optimizer, closure)
         made = self._own_step(optimizer, closure, how)
         self.trainer.engines.count(False)
         return made

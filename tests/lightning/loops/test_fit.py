@@ -35,10 +35,23 @@ class Manual(GluonModel):
         optimizer.step()
 
 
+class ManualByClosure(Manual):
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        def closure() -> Any:
+            loss = GluonModel.training_step(self, batch, batch_idx)
+            self.manual_backward(loss)
+            return loss
+
+        self.optimizers().step(closure=closure)
+
+
 @pytest.mark.parametrize("clip", [None, 0.5])
 @pytest.mark.parametrize(
     ("kind", "how", "mode"),
-    [(GluonModel, {}, "fused"), (Staged, {}, "staged"), (GluonModel, {"eager": True}, "eager"), (Manual, {}, "eager")],
+    [
+        *((GluonModel, {}, "fused"), (Staged, {}, "staged"), (GluonModel, {"eager": True}, "eager")),
+        *((Manual, {}, "eager"), (ManualByClosure, {}, "eager")),
+    ],
 )
 def test_error_if_nonfinite_ends_the_fit_before_the_update(
     kind: type[GluonModel], how: dict[str, Any], mode: str, clip: float | None
@@ -46,7 +59,7 @@ def test_error_if_nonfinite_ends_the_fit_before_the_update(
     x, y = data(40)
     x[35, 2] = np.nan
     batches = L.ArrayLoader(x, y, batch_size=8)
-    clips = {} if kind is Manual else {"gradient_clip_val": clip}
+    clips = {} if issubclass(kind, Manual) else {"gradient_clip_val": clip}
     model, trainer = kind(), L.Trainer(max_epochs=2, error_if_nonfinite=True, **clips, **QUIET, **how)
     with pytest.raises(NotFiniteError):
         trainer.fit(model, batches)
