@@ -21,6 +21,7 @@ from gluongraph.errors import MXNetError, Origin, UnsupportedError, with_user_lo
 from gluongraph.host.interrupts import import_whole
 from gluongraph.ir.graph import TensorType
 from gluongraph.ndarray import NDArray
+from gluongraph.torch.assigned_buffers import written
 from gluongraph.torch.aten.context import DTYPE_NAMES
 from gluongraph.torch.traceable import is_users_file, traceable
 
@@ -74,7 +75,7 @@ def export(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynami
     Raises:
         ExportError: torch.export cannot trace it.
     """
-    with quiet(), _silent(), traceable(torch()):
+    with quiet(), _silent(), traceable(torch()), written(module):
         try:
             how = {"strict": False, "prefer_deferred_runtime_asserts_over_guards": True}
             args, named = _distinct(args, dict(kwargs))

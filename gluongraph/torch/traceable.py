@@ -41,6 +41,8 @@ def traceable(torch: Any) -> Iterator[None]:
         (torch, "instance_norm", _instance_norm(torch, torch.instance_norm)),
         # It compares the elements of a mask with those of a causal one: a hint only, for the mask is used in any case.
         (transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: bool(is_causal)),
+        # Whether arguments are in their domain is a question about elements; validate_args=True asks it all the same.
+        (torch.distributions.Distribution, "_validate_args", False),
         # It keeps the lines of functions called forward alone; errors are to name those that forward calls, too.
         (torch.fx.proxy.TracerBase, "_filter_traceback_frames", _users_frames),
     ]

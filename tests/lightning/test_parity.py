@@ -17,7 +17,7 @@ from parity_table import CASES, differing
 pytest.importorskip("torch")
 if importlib.util.find_spec("lightning") is None:
     pytest.skip("Lightning is not installed", allow_module_level=True)
-for name in ("loops", "logging", "metrics", "optimizers", "finetuning", "checkpoints", "evaluation", "errors"):
+for name in ("loops", "logging", "metrics", "optimizers", "finetuning", "checkpoints", "evaluation", "errors", "steps"):
     importlib.import_module(f"parity_{name}")
 
 

@@ -12,6 +12,7 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import autograd, gluon, nd
+from gluongraph.errors import MXNetError
 
 torch = pytest.importorskip("torch")
 nn, functional = torch.nn, torch.nn.functional
@@ -99,6 +100,39 @@ def test_frozen_statistics() -> None:
         y = net(x)
     np.testing.assert_allclose(y.asnumpy(), module(x).detach().numpy(), rtol=1e-5, atol=1e-5)
     assert float(net.state_dict()["norm.num_batches_tracked"]) == 0
+
+
+def test_a_buffer_that_forward_assigns() -> None:
+    class Running(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(4))
+
+        def forward(self, x: Any) -> Any:
+            self.mean = 0.5 * self.mean + 0.5 * x.mean(0)
+            return x - self.mean
+
+    module, x = Running(), torch.randn(6, 4)
+    net = mx.from_torch(module, (x,))
+    for _ in range(2):
+        with autograd.record():
+            y = net(x)
+        np.testing.assert_allclose(y.asnumpy(), module(x).numpy(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(net.state_dict()["mean"], module.mean)
+
+
+def test_a_buffer_keeps_its_shape() -> None:
+    class Grows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(4))
+
+        def forward(self, x: Any) -> Any:
+            self.seen = x
+            return x
+
+    with pytest.raises(MXNetError, match=r"the buffer 'seen' is assigned a tensor of shape \(6, 4\), and it has shape"):
+        mx.from_torch(Grows(), (torch.randn(6, 4),))
 
 
 def test_for_prediction_alone() -> None:

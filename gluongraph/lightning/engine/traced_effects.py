@@ -6,7 +6,7 @@ import functools
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gluongraph.errors import warn, with_user_location
@@ -19,15 +19,16 @@ from gluongraph.torch.export import ExportError
 class Effects:
     """What a step function does besides computing: the attributes in which it keeps arrays, and sets numbers."""
 
-    kept: Sequence[str] = ()
+    kept: list[str] = field(default_factory=list)
     numbers: Sequence[str] = ()
 
     @contextmanager
     def found(self, module: Any) -> Iterator[None]:
         """Within, the step function runs."""
-        tensors, numbers = _tensors_kept(module), _numbers(module)
+        tensors, numbers, empty = _tensors_kept(module), _numbers(module), _empty_buffers(module)
         yield
         self.kept = [name for name, held in _tensors_kept(module).items() if held - tensors.get(name, set())]
+        self.kept += sorted(empty - _empty_buffers(module))
         self.numbers = [f"self.{name}" for name, n in _numbers(module).items() if numbers.get(name, n) != n]
 
     def check(self, kind: str) -> None:
@@ -56,12 +57,14 @@ def own_attributes() -> frozenset[str]:
 
 
 def _tensors_kept(module: Any) -> dict[str, set[int]]:
-    """The tensors in plain attributes of a module and of those within it, by the attribute's name."""
+    """The tensors in plain attributes of a module and of those within it, by the attribute's name; without parameters,
+    of which layers keep lists: nn.LSTM makes its list anew for each trace."""
     tensor = export.torch().Tensor
+    parameters = {id(each) for each in module.parameters()}
 
     def held(value: Any) -> set[int]:
         if isinstance(value, tensor):
-            return {id(value)}
+            return {id(value)} - parameters
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
         return {each for part in parts for each in held(part)}
 
@@ -71,6 +74,16 @@ def _tensors_kept(module: Any) -> dict[str, set[int]]:
         for path, part in module.named_modules()
         for name, value in vars(part).items()
         if name not in own
+    }
+
+
+def _empty_buffers(module: Any) -> set[str]:
+    """The buffers that are None, by name."""
+    return {
+        f"{path}.{name}".lstrip(".")
+        for path, part in module.named_modules()
+        for name, held in part._buffers.items()
+        if held is None
     }
 
 
@@ -87,8 +100,9 @@ def _numbers(module: Any) -> dict[str, Any]:
 
 @contextmanager
 def unchanged(module: Any) -> Iterator[None]:
-    """Within, a step function is traced: attributes that it sets, and lists that it fills, are put back."""
+    """Within, a step function is traced: attributes and buffers that it sets, and lists that it fills, are put back."""
     before = [(part, dict(vars(part))) for part in module.modules()]
+    buffers = [(part._buffers, dict(part._buffers)) for part in module.modules()]
     filled = {id(v): (v, list(v)) for _, attributes in before for v in attributes.values() if type(v) is list}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch.export, about attributes that are set
@@ -99,5 +113,7 @@ def unchanged(module: Any) -> Iterator[None]:
                 for name in vars(part).keys() - attributes.keys():
                     del vars(part)[name]
                 vars(part).update(attributes)
-            for value, content in filled.values():
-                value[:] = content
+            for held, content in buffers:
+                held.update(content)
+            for value, elements in filled.values():
+                value[:] = elements

@@ -171,6 +171,20 @@ def test_torch_steps_that_keep_arrays_are_refused_and_put_back() -> None:
     assert len(model.kept) == 6
 
 
+def test_a_buffer_that_is_none_is_no_place_for_arrays() -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        self.hidden = self.layer(batch[0]).detach() + (0 if self.hidden is None else self.hidden)
+        return (self.layer(batch[0]) - self.hidden).pow(2).mean()
+
+    model = linear(torch, training_step=training_step)()
+    model.register_buffer("hidden", None)
+    with pytest.raises(MXNetError, match=r"training_step keeps arrays in self\.hidden"):
+        L.Trainer(max_epochs=1, **QUIET).fit(model, [(torch.ones(4, 6),)] * 2)
+    assert model.hidden is None
+
+
 def linear(torch: Any, **methods: Any) -> Any:
     """A module of one layer, with these methods."""
 
