@@ -65,7 +65,7 @@ def selected(trainer: Any, fn: str, ckpt_path: Any, given: bool) -> str | None:
 
     Raises:
         MisconfigurationException: "best" where no callback has saved one.
-        FileNotFoundError: there is none of that name.
+        FileNotFoundError, FormatError: there is none of that name, or it is a file.
     """
     if ckpt_path is None and fn != "fit" and not given and trainer.checkpoint_callback is not None:
         best = getattr(trainer.checkpoint_callback, "best_model_path", "")
@@ -85,10 +85,19 @@ def selected(trainer: Any, fn: str, ckpt_path: Any, given: bool) -> str | None:
     if ckpt_path in ("hpc", "registry"):
         raise misconfigured(f"ckpt_path={ckpt_path!r}: there is no such thing here", help='a path, "best" or "last"')
     path = str(os.fspath(ckpt_path))
+    _check_folder(path)
     if not exists(path):
         message = with_user_location(f"there is no checkpoint {path}", help=_beside(path))
         raise FileNotFoundError(errno.ENOENT, message, path)
     return path
+
+
+def _check_folder(path: str) -> None:
+    """Raise FormatError for a file, which is what Lightning writes."""
+    if os.path.isfile(path):
+        message = f"{path} is a file, and a checkpoint is a folder; a file of Lightning's is a pickle, and is not read"
+        help = 'its weights alone: model.load_state_dict(torch.load(path, weights_only=True)["state_dict"])'
+        raise FormatError(with_user_location(message, help=help))
 
 
 def _best(trainer: Any, fn: str) -> str:
@@ -226,6 +235,7 @@ def read(path: str) -> Content:
     Raises:
         FileNotFoundError, FormatError: there is none, it is damaged, or `Trainer.save_checkpoint` has not written it.
     """
+    _check_folder(path)
     content = disk.load(Path(path))
     if KEY not in content.about.get("extra", {}):
         message = f"{path} is no checkpoint of a Trainer: it has no state of its loops"

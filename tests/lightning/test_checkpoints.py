@@ -130,6 +130,13 @@ def test_weights_only_and_wrong_paths(tmp_path: pathlib.Path) -> None:
         L.Trainer(max_epochs=2, **QUIET).fit(GluonModel(), loader(), ckpt_path=tmp_path / "w.ckpt")
     with pytest.raises(FileNotFoundError, match=r"there are w\.ckpt"):
         L.Trainer(max_epochs=2, **QUIET).fit(GluonModel(), loader(), ckpt_path=tmp_path / "x.ckpt")
+    (tmp_path / "lightning.ckpt").write_bytes(b"PK")
+    for read in (
+        lambda: L.Trainer(**QUIET).validate(GluonModel(), loader(), ckpt_path=tmp_path / "lightning.ckpt"),
+        lambda: GluonModel.load_from_checkpoint(tmp_path / "lightning.ckpt"),
+    ):
+        with pytest.raises(FormatError, match=r"(?s)lightning\.ckpt is a file.*load_state_dict"):
+            read()
     with pytest.raises(L.MisconfigurationException, match="without a ModelCheckpoint"):
         L.Trainer(max_epochs=2, **QUIET).test(GluonModel(), loader(), ckpt_path="best")
 
