@@ -171,7 +171,7 @@ class Entry:
 
     def of_step(self) -> float:
         """The last value."""
-        newest = max((pair for pair in self.held if not pair[0].fresh), key=lambda p: p[0].runs, default=None)
+        newest = max((pair for pair in self.held if not pair[0].fresh), key=lambda p: (p[0].runs, p[1]), default=None)
         return self.last if newest is None else float(newest[0].last.asnumpy()[newest[1]])
 
     def parts(self) -> tuple[float, float]:

@@ -34,13 +34,16 @@ class Recorder:
         """Record a value; a `whole` one is a dict of values, which torchmetrics gives.
 
         Raises:
-            MisconfigurationException: it is no array of one element; or its name is taken in this step.
+            MisconfigurationException: it is no array of one element; or it was logged otherwise in this step.
         """
         if whole:
             self.observed.append(Observed(logged, value, whole))
             return
-        if any(each.key == logged.key for each in [*self.logged, *(each.logged for each in self.observed)]):
-            raise misconfigured(f"self.log({logged.name!r}, ...) is called twice in {self.fx}", help="use two names")
+        if any(each.logged.key == logged.key for each in self.observed) or any(
+            each.key == logged.key and each != logged for each in self.logged
+        ):
+            message = f"self.log({logged.name!r}, ...) is called twice in {self.fx} with different arguments"
+            raise misconfigured(message, help="use two names")
         if is_metric(value) or isinstance(value, BatchValue):
             self.observed.append(Observed(logged, value))
             return

@@ -299,6 +299,23 @@ def log_to_two_loggers(L: ModuleType) -> Result:
 
 
 @case
+def log_twice_in_a_step(L: ModuleType) -> Result:
+    class Model(linear(L)):  # type: ignore[misc]
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.loss(batch)
+            for factor in (1, 3):
+                for reduction in ("mean", "sum", "max", "min"):
+                    self.log(reduction, factor * loss, on_step=True, on_epoch=True, reduce_fx=reduction)
+            return loss
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("val", self.loss(batch))
+            self.log("val", 3 * self.loss(batch))
+
+    return logged(L, Model, loader(3, rest=2), loader(2, seed=1))
+
+
+@case
 def log_to_csv(L: ModuleType) -> Result:
     """The file itself: columns may stand in another order."""
     import csv
