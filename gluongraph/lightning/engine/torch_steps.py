@@ -173,6 +173,7 @@ def _step_module(
             with effects.found(module), recording(recorder):
                 result = getattr(module, kind)(*arguments(module, kind, batch, dataloader_idx))
             refuse_in_result(result, kind)
+            effects.see(result)
             values = [value if hasattr(value, "shape") else float(value) for value in _tensors(recorder.values)]
             return result, values, [each.detach() for each in recorder.calls.tensors]
 

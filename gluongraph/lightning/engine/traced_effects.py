@@ -11,16 +11,19 @@ from typing import Any
 
 from gluongraph.errors import warn, with_user_location
 from gluongraph.gluon.trace_guards import PLAIN
+from gluongraph.lightning.errors import misconfigured
 from gluongraph.torch import export
 from gluongraph.torch.export import ExportError
 
 
 @dataclass
 class Effects:
-    """What a step function does besides computing: the attributes in which it keeps arrays, and sets numbers."""
+    """What a step function does besides computing: the attributes in which it keeps arrays, and sets numbers; and does
+    its loss depend on parameters?"""
 
     kept: list[str] = field(default_factory=list)
     numbers: Sequence[str] = ()
+    trains: bool = True
 
     @contextmanager
     def found(self, module: Any) -> Iterator[None]:
@@ -31,12 +34,22 @@ class Effects:
         self.kept += sorted(empty - _empty_buffers(module))
         self.numbers = [f"self.{name}" for name, n in _numbers(module).items() if numbers.get(name, n) != n]
 
+    def see(self, result: Any) -> None:
+        """Note whether what it gave depends on parameters that are trained."""
+        loss = result.get("loss") if isinstance(result, dict) else result
+        self.trains = not isinstance(loss, export.torch().Tensor) or bool(loss.requires_grad)
+
     def check(self, kind: str) -> None:
         """Warn of numbers that the step function `kind` sets: it is run when it is traced, not for each batch.
 
         Raises:
             ExportError: it keeps arrays, which have no values while it is traced.
+            MisconfigurationException: there is nothing that its loss trains.
         """
+        if kind == "training_step" and not self.trains:
+            message = "training_step gave a loss that depends on no parameter that is trained"
+            help = "leave out .detach() and torch.no_grad() on the way to it; or let parameters require gradients"
+            raise misconfigured(message, help=help)
         hook = f"on_{kind.removesuffix('_step').replace('training', 'train')}_batch_end"
         if self.kept:
             where = f"self.{self.kept[0]}, and is compiled: they have no values while it is traced"

@@ -201,6 +201,17 @@ def linear(torch: Any, **methods: Any) -> Any:
     return Linear
 
 
+def test_a_torch_loss_that_trains_nothing_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        return {"loss": self.layer(batch[0]).detach().mean()}
+
+    batches = [(torch.ones(4, 6),)] * 2
+    with pytest.raises(L.MisconfigurationException, match="depends on no parameter that is trained"):
+        L.Trainer(max_epochs=1, **QUIET).fit(linear(torch, training_step=training_step)(), batches)
+
+
 def test_torch_branches_are_refused_with_the_line() -> None:
     torch = pytest.importorskip("torch")
 
