@@ -101,6 +101,10 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         self._trainer: Trainer | None = None
         self._current_fx: str | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle of it has: all but the Trainer, which holds loaders and files that are being read."""
+        return {**vars(self), "_trainer": None}
+
     # -- what users write
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from gluongraph.errors import with_user_location
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.ranks import Ranks
 
@@ -78,6 +79,14 @@ class Strategy:
     def local_rank(self) -> int:
         """The number of this rank on its host."""
         return 0 if self.ranks is None else self.ranks.local_rank
+
+    @property
+    def root_device(self) -> Any:
+        """Where tensors of PyTorch's are: on the CPU, which is where batches are made."""
+        try:
+            return import_whole("torch").device("cpu")
+        except ImportError:
+            return "cpu"
 
     @property
     def is_global_zero(self) -> bool:

@@ -128,6 +128,7 @@ class Trainer(RunState):
         self.num_nodes, self.num_devices = num_nodes, args.devices_of(devices, self.target)
         self.ranks = Ranks(self.num_devices, num_nodes)
         self.strategy = strategy_of_trainer(strategy, self.ranks)
+        self.barebones = barebones
         self._set_durations(max_epochs, min_epochs, max_steps, min_steps, max_time)
         self._set_limits(
             fast_dev_run,
@@ -147,7 +148,7 @@ class Trainer(RunState):
         self.use_distributed_sampler, self.sync_batchnorm = use_distributed_sampler, sync_batchnorm
         args.check_count("reload_dataloaders_every_n_epochs", reload_dataloaders_every_n_epochs, 0)
         self.reload_dataloaders_every_n_epochs = reload_dataloaders_every_n_epochs
-        self.detect_anomaly, self.barebones = detect_anomaly, barebones
+        self.detect_anomaly = detect_anomaly
         self.default_root_dir = os.getcwd() if default_root_dir is None else os.fspath(default_root_dir)
         self.enable_autolog_hparams = enable_autolog_hparams
         args.check_count("steps_per_call", steps_per_call, 1)
@@ -208,7 +209,7 @@ class Trainer(RunState):
             self.val_check_interval, self.check_val_every_n_epoch = 1.0, 1
         if sanity is not None:
             args.check_count("num_sanity_val_steps", sanity, -1)
-        steps = 2 if sanity is None else sanity
+        steps = (0 if self.barebones else 2) if sanity is None else sanity
         self.num_sanity_val_steps: float = 0 if self.fast_dev_run else float("inf") if steps == -1 else steps
 
     # -- the four calls

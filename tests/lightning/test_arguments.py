@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pathlib
 from typing import Any
 
@@ -78,7 +79,8 @@ def test_an_argument_that_leaves_the_training_as_it_is(how: dict[str, Any]) -> N
 
 def test_barebones_leaves_out_what_is_not_training(tmp_path: pathlib.Path) -> None:
     trainer = L.Trainer(max_epochs=2, barebones=True, default_root_dir=tmp_path)
-    trainer.fit(GluonModel(), loader())
+    trainer.fit(GluonModel(), loader(), loader(16))
+    assert trainer.num_sanity_val_steps == 0
     assert trainer.global_step == 10 and not trainer.callbacks and not trainer.loggers and not [*tmp_path.iterdir()]
 
 
@@ -108,7 +110,12 @@ def test_what_configure_optimizers_gives(given: Any, said: str) -> None:
 
 MODELS: list[tuple[Any, type[Exception], str]] = [
     (gluon.nn.Dense(2), TypeError, r"not gluongraph\.gluon\.nn\.\S*Dense"),
-    ((gluon.nn.Dense(2), gluon.loss.L2Loss()), TypeError, "LightningModule"),
+    ((gluon.nn.Dense(2), gluon.loss.L2Loss()), L.MisconfigurationException, "no optimizer"),
+    (
+        (gluon.nn.Dense(2), 3, "adam"),
+        TypeError,
+        r"LightningModule or \(net, loss, optimizer\), not \(Dense, int, str\)",
+    ),
     (None, TypeError, "has no model"),
     (L.LightningModule(), L.MisconfigurationException, "No `training_step"),
 ]
@@ -145,6 +152,46 @@ def test_a_net_a_loss_and_an_optimizer_are_a_model() -> None:
     predicted = trainer.predict(dataloaders=loader(16))
     assert [p.shape for p in predicted] == [(8, 3), (8, 3)]
     assert np.allclose(predicted[0].asnumpy(), net(mx.nd.array(next(iter(loader(16)))[0])).asnumpy(), atol=1e-5)
+
+
+def test_a_net_and_a_loss_are_a_model() -> None:
+    """The optimizer may be a name, and is missing where nothing is trained."""
+    net, loss = gluon.nn.Dense(3), gluon.loss.SoftmaxCrossEntropyLoss()
+    net.initialize()
+    L.Trainer(max_epochs=2, **QUIET).fit((net, loss, "adam"), loader())
+    trainer = L.Trainer(**QUIET)
+    assert [list(each) for each in trainer.validate((net, loss), loader(16), verbose=False)] == [["val_loss"]]
+    with pytest.raises(L.MisconfigurationException, match="no optimizer"):
+        L.Trainer(max_epochs=1, **QUIET).fit((net, loss), loader())
+    for given in ((net, loss, 3), (net,), ("net", loss, "adam")):
+        with pytest.raises(TypeError, match=r"a model is a LightningModule or \(net, loss, optimizer\), not \("):
+            trainer.fit(given, loader())
+
+
+def test_a_copy_of_a_module_is_without_its_trainer() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Model(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(6, 3)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.layer(batch[0]).pow(2).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        def on_train_epoch_end(self) -> None:
+            copies.append(copy.deepcopy(self))
+
+    copies: list[Any] = []
+    batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(8, 6)), batch_size=4)
+    trainer = L.Trainer(max_epochs=1, **QUIET)
+    trainer.fit(model := Model(), batches)
+    for made in (*copies, copy.deepcopy(model)):
+        assert made._trainer is None and torch.equal(made.layer.weight, model.layer.weight)
+    assert model.trainer is trainer and trainer.strategy.root_device == torch.device("cpu")
 
 
 def test_a_trainer_goes_on_after_an_error() -> None:
