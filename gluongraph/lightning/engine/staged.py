@@ -10,6 +10,7 @@ from gluongraph.lightning.batch import flatten, to_user
 from gluongraph.lightning.engine.fused import FusedEngine
 from gluongraph.lightning.optimizers import LightningOptimizer
 from gluongraph.storage import Array
+from gluongraph.tracing.accumulation import GradientAccumulator
 
 
 class StagedEngine(FusedEngine):
@@ -55,7 +56,8 @@ class StagedEngine(FusedEngine):
         trainer, hooks = self.trainer, self.trainer.hooks
         if not self._begun:
             hooks.call("on_before_zero_grad", self.optimizer)
-            hooks.call_module("optimizer_zero_grad", trainer.current_epoch, batch_idx, _NoZeroGrad(self.optimizer))
+            zeroing = _ZeroGrad(self.optimizer, self.step.accumulator)
+            hooks.call_module("optimizer_zero_grad", trainer.current_epoch, batch_idx, zeroing)
             self._begun = True
         arrays, structure = flatten(batch)
         made = super().train(arrays, structure, True)
@@ -117,14 +119,16 @@ class StagedEngine(FusedEngine):
         return shown_in_parameters(self.step.trainer, self.sums())
 
 
-class _NoZeroGrad:
-    """The optimizer as `optimizer_zero_grad` gets it: accumulators are emptied by the update."""
+class _ZeroGrad:
+    """The optimizer as `optimizer_zero_grad` gets it."""
 
-    def __init__(self, optimizer: Any):
-        self._optimizer = optimizer
+    def __init__(self, optimizer: Any, accumulator: GradientAccumulator):
+        self._optimizer, self._accumulator = optimizer, accumulator
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Nothing: gradients of the window before are gone."""
+        """Empty the accumulators, unless the update of the window before has: `optimizer_step` may make none."""
+        if self._accumulator.batches:
+            self._accumulator.clear()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._optimizer, name)

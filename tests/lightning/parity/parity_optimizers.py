@@ -285,6 +285,20 @@ def clipping_of_the_modules_own(L: ModuleType) -> Result:
 
 
 @case
+def optimizer_step_that_makes_no_update(L: ModuleType) -> Result:
+    """Gradients of a window that it leaves out are not those of the next one."""
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+            if batch_idx % 4 == 1:
+                optimizer.step(closure=optimizer_closure)
+            else:
+                optimizer_closure()
+
+    return fit(L, loader(8), None, Model, accumulate_grad_batches=2, max_epochs=2)
+
+
+@case
 def optimizer_step_of_the_modules_own(L: ModuleType) -> Result:
     """Warming up by hand, as many modules do it."""
 
