@@ -114,6 +114,7 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
 
     if TYPE_CHECKING:  # torch.nn.Module has these
         parameters: Callable[[], Iterator[Any]]
+        modules: Callable[[], Iterator[Any]]
         train: Callable[[bool], Any]
 
     if TYPE_CHECKING or _Base is object:
@@ -466,6 +467,30 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         for parameter in self.collect_params().values():
             if parameter._differentiable:
                 parameter.grad_req = "write" if trained else "null"
+
+    def to_onnx(self, file_path: Any = None, input_sample: Any = None, **kwargs: Any) -> Any:
+        """Write `forward` in prediction mode as an ONNX model, by `torch.onnx.export`, which gets `kwargs`; by default
+        for `example_input_array`. Gives what torch.onnx.export gives.
+
+        Raises:
+            MisconfigurationException: the layers are Gluon's blocks, or there is no input.
+        """
+        if not _is_torch(self):
+            help = "self.net.export_onnx(path, x) writes a block"
+            raise misconfigured("to_onnx is there for layers of PyTorch's", help=help)
+        sample = self.example_input_array if input_sample is None else input_sample
+        if sample is None:
+            help = "model.to_onnx(path, x), or self.example_input_array = x in __init__"
+            raise misconfigured("to_onnx has no input to trace the module with", help=help)
+        torch = import_whole("torch")
+        modes = [(each, each.training) for each in self.modules()]
+        self._set_mode(False)
+        try:
+            with torch.no_grad():
+                return torch.onnx.export(self, sample, file_path, **kwargs)
+        finally:
+            for each, training in modes:
+                each.training = training
 
     @classmethod
     def load_from_checkpoint(

@@ -194,6 +194,30 @@ def test_a_copy_of_a_module_is_without_its_trainer() -> None:
     assert model.trainer is trainer and trainer.strategy.root_device == torch.device("cpu")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's newer exporter needs the package onnxscript
+def test_a_module_of_pytorch_is_written_as_onnx(tmp_path: pathlib.Path) -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("onnx")
+
+    class Model(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.Dropout(0.5))
+
+        def forward(self, x: Any) -> Any:
+            return self.layers(x)
+
+    model, path, x = Model(), str(tmp_path / "model.onnx"), torch.ones(2, 6)
+    with pytest.raises(L.MisconfigurationException, match="no input"):
+        model.to_onnx(path)
+    model.example_input_array = x
+    model.to_onnx(path, dynamo=False)
+    assert model.training and model.layers[1].training
+    assert np.allclose(mx.onnx.load(path)(mx.nd.ones((2, 6))).asnumpy(), model.layers[0](x).detach().numpy(), atol=1e-5)
+    with pytest.raises(L.MisconfigurationException, match=r"(?s)layers of PyTorch's.*export_onnx"):
+        GluonModel().to_onnx(path, x)
+
+
 def test_a_trainer_goes_on_after_an_error() -> None:
     trainer, model = L.Trainer(max_epochs=1, **QUIET), GluonModel()
     with pytest.raises(L.MisconfigurationException):
