@@ -11,6 +11,7 @@ from typing import Any, NoReturn, Protocol
 
 from gluongraph.errors import TraceError, with_user_location
 from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.read_attributes import TracedNumber
 
 METHODS = ("forward", "update", "compute", "reset")  # whose calls are recorded
 
@@ -130,12 +131,14 @@ class _ValueOfTracedMetric(TraceError, AttributeError):
 
 
 def refuse_in_result(result: Any, kind: str) -> None:
-    """Refuse what a traced step function gives, if there is a value in it that is known later.
+    """Refuse what a traced step function gives, if there is a value in it that is known later, or `batch_idx`.
 
     Raises:
         TraceError: there is.
     """
     for leaf in sys.modules["torch"].utils._pytree.tree_leaves(result):
+        if isinstance(leaf, TracedNumber):
+            int(leaf)  # raises, and says what to do
         if isinstance(leaf, BatchValue):
             message = f"{kind} gives the value of {type(leaf.metric).__name__}, which is computed when the step has run"
             help = "self.log(name, value), and read it in trainer.callback_metrics; or L.Trainer(..., eager=True)"

@@ -212,6 +212,17 @@ def test_a_torch_loss_that_trains_nothing_is_refused() -> None:
         L.Trainer(max_epochs=1, **QUIET).fit(linear(torch, training_step=training_step)(), batches)
 
 
+def test_the_number_of_a_batch_is_no_result() -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        return {"loss": self.layer(batch[0]).mean(), "number": batch_idx}
+
+    batches = [(torch.ones(4, 6),)] * 2
+    with pytest.raises(MXNetError, match=r"(?s)the value of batch_idx.*help: do that in on_train_batch_start"):
+        L.Trainer(max_epochs=1, **QUIET).fit(linear(torch, training_step=training_step)(), batches)
+
+
 def test_torch_branches_are_refused_with_the_line() -> None:
     torch = pytest.importorskip("torch")
 
