@@ -81,6 +81,7 @@ class Run:
             trainer.engines = Engines(trainer, module, trainer.is_torch)
             if saved is not None:
                 checkpoints.begin_loading(trainer, saved)
+            _describe_to_loggers(trainer, module)
         with computed_of_all_ranks(module, trainer.ranks):
             results = self._run_stage()
             self._finish()
@@ -174,8 +175,7 @@ class Run:
         trainer.gluon_trainer = gluon_trainer(made.optimizers, module, how) if made.optimizers else None
         trainer.engines.prepare(trainer.gluon_trainer)
         trainer.hooks.call("on_fit_start")
-        if trainer.enable_autolog_hparams:
-            _log_hyperparameters(trainer, module)
+        _describe_to_loggers(trainer, module)
         if saved is not None:
             checkpoints.load_training(trainer, saved)
         if trainer.engines.mode != "fused":
@@ -223,8 +223,10 @@ class Run:
         trainer.state.status = "finished"
 
 
-def _log_hyperparameters(trainer: Any, module: Any) -> None:
-    """Give the hyperparameters of module and data module to the loggers."""
+def _describe_to_loggers(trainer: Any, module: Any) -> None:
+    """Give the loggers the hyperparameters of module and data module, and the module for its graph."""
+    if not trainer.enable_autolog_hparams:
+        return
     found: dict[str, Any] = {}
     for owner in (trainer.datamodule, module):
         if owner is not None and getattr(owner, "_log_hyperparams", False):
@@ -232,4 +234,5 @@ def _log_hyperparameters(trainer: Any, module: Any) -> None:
     for logger in trainer.loggers:
         if found:
             logger.log_hyperparams(found)
+        logger.log_graph(module)
         logger.save()

@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from parity_models import linear, loader, trainer
+from parity_models import FEATURES, linear, loader, trainer
 from parity_recording import logger, metrics, numbers, told
 from parity_table import case
 
@@ -263,6 +263,38 @@ def log_of_hyperparameters(L: ModuleType) -> Result:
         "attribute": model.hparams.width,
         "initial": dict(model.hparams_initial),
     }
+
+
+@case
+def log_of_hyperparameters_and_graph_by_calls(L: ModuleType) -> Result:
+    """Loggers are told of the module before each run, evaluations too."""
+    rows, calls = logger(L), []
+    rows.log_hyperparams = lambda params, *args: calls.append(["hyperparameters", dict(params)])
+    rows.log_graph = lambda model, *args: calls.append(["graph", type(model).__name__])
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def __init__(self, rate: float = 0.05) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    runner, model = trainer(L, logger=rows), Model()
+    for run in (runner.validate, runner.fit, runner.test, runner.predict):
+        calls.append([run.__name__])
+        run(model, loader(2))
+    return told(runner, model, rows) | {"calls": calls}
+
+
+@case
+def log_of_a_graph_for_tensorboard(L: ModuleType) -> Result:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    class Model(linear(L)):  # type: ignore[misc]
+        example_input_array = torch.ones(2, FEATURES)
+
+    runner, model = trainer(L, logger=L.loggers.TensorBoardLogger(".", log_graph=True)), Model()
+    runner.fit(model, loader(2))
+    found = EventAccumulator(runner.log_dir).Reload()
+    return told(runner, model) | {"layer": any("layer" in node.name for node in found.Graph().node)}
 
 
 @case
