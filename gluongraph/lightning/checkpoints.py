@@ -23,6 +23,7 @@ from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.batch import as_array, to_user
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hparams import Hyperparameters, _is_plain
+from gluongraph.lightning.loggers.hparams import load_hparams_from_yaml
 from gluongraph.lightning.metric_objects import metrics_of
 from gluongraph.lightning.metric_states import metric_states, put_metric_states
 from gluongraph.ndarray import NDArray
@@ -32,6 +33,7 @@ from gluongraph.storage import Array
 
 KEY = "lightning"  # of what is the loops', in trainer.json
 USER = "user"  # the group of arrays that users have added
+DATA_HYPERPARAMETERS = "datamodule_hyper_parameters"  # Lightning's name
 ARRAY = "array:"  # what stands for such an array in JSON
 
 
@@ -191,6 +193,9 @@ def _told(trainer: Any, weights_only: bool) -> tuple[dict[str, Any], dict[str, A
     module.on_save_checkpoint(checkpoint)
     if data is not None:
         checkpoint["datamodule"] = data.state_dict()
+        kept = {name: value for name, value in data.hparams.items() if _is_plain(value)}
+        if kept:
+            checkpoint[DATA_HYPERPARAMETERS] = kept
         if hasattr(data, "on_save_checkpoint"):  # Lightning's data modules have state_dict alone
             data.on_save_checkpoint(checkpoint)
     arrays: dict[str, Array] = {}
@@ -353,7 +358,7 @@ def put_weights(block: Any, content: Content, strict: bool) -> None:
         own[name].finish_deferred_init()
 
 
-def module_from_checkpoint(cls: Any, path: Any, strict: bool, kwargs: Mapping[str, Any]) -> Any:
+def module_from_checkpoint(cls: Any, path: Any, file: Any, strict: bool, kwargs: Mapping[str, Any]) -> Any:
     """See `LightningModule.load_from_checkpoint`."""
     import_whole("gluongraph.lightning.engine.engines")
     from gluongraph.lightning.engine.engines import steps_of
@@ -363,14 +368,29 @@ def module_from_checkpoint(cls: Any, path: Any, strict: bool, kwargs: Mapping[st
 
     content = read(os.fspath(path))
     told = told_by(content)
-    found = {**told["hyper_parameters"], **kwargs}
+    saved = told["hyper_parameters"] if file is None else load_hparams_from_yaml(file)
+    module = _made(cls, saved, kwargs)
+    module.on_load_checkpoint(told)
+    module.configure_model()
+    put_weights(steps_of(module, _is_torch(module)).block, content, strict)
+    module.__dict__["_hparams"] = Hyperparameters({**saved, **module.hparams})
+    return module
+
+
+def data_module_from_checkpoint(cls: Any, path: Any, file: Any, kwargs: Mapping[str, Any]) -> Any:
+    """See `LightningDataModule.load_from_checkpoint`."""
+    told = told_by(read(os.fspath(path)))
+    saved = told.get(DATA_HYPERPARAMETERS, {}) if file is None else load_hparams_from_yaml(file)
+    data = _made(cls, saved, kwargs)
+    data.load_state_dict(told.get("datamodule", {}))
+    return data
+
+
+def _made(cls: Any, saved: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Any:
+    """An object of the class, made with `kwargs` and those of the saved hyperparameters that its __init__ takes."""
+    found = {**saved, **kwargs}
     takes = inspect.signature(cls.__init__).parameters.values()
     if not any(p.kind is p.VAR_KEYWORD for p in takes):
         names = {p.name for p in takes}
         found = {name: value for name, value in found.items() if name in names or name in kwargs}
-    module = cls(**found)
-    module.on_load_checkpoint(told)
-    module.configure_model()
-    put_weights(steps_of(module, _is_torch(module)).block, content, strict)
-    module.__dict__["_hparams"] = Hyperparameters({**told["hyper_parameters"], **module.hparams})
-    return module
+    return cls(**found)

@@ -503,6 +503,8 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
     ) -> Any:
         """The module of a checkpoint: made with the hyperparameters saved there and `kwargs`, with its weights.
 
+        `hparams_file`, the hparams.yaml of a logger, has the hyperparameters in place of those of the checkpoint.
+
         Raises:
             FileNotFoundError, FormatError: there is none, or it is damaged.
             TypeError: `__init__` needs arguments that were not saved.
@@ -510,7 +512,7 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         import_whole("gluongraph.lightning.checkpoints")
         from gluongraph.lightning.checkpoints import module_from_checkpoint
 
-        return module_from_checkpoint(cls, checkpoint_path, self_strict(cls, strict), kwargs)
+        return module_from_checkpoint(cls, checkpoint_path, hparams_file, self_strict(cls, strict), kwargs)
 
 
 def self_strict(cls: type[LightningModule], strict: bool | None) -> bool:

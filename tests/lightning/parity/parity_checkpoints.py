@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from parity_loops import fit
-from parity_models import linear, loader, trainer
+from parity_models import linear, loader, samples, trainer
 from parity_recording import CALLBACK_HOOKS, MODULE_HOOKS, logger, recorded, told, watcher, weights
 from parity_table import case
 
@@ -434,3 +434,58 @@ def averaged_weights(L: ModuleType) -> Result:
     runner, model = trainer(L, callbacks=[averaging], max_epochs=2), linear(L)()
     runner.fit(model, loader(4), loader(1, seed=1))
     return told(runner, model)
+
+
+# -- data modules
+
+
+@case
+def data_module_of_a_checkpoint(L: ModuleType) -> Result:
+    """Made with what it was made with, with its state."""
+
+    class Data(L.LightningDataModule):  # type: ignore[misc]
+        def __init__(self, batches: int = 2, name: str = "a") -> None:
+            super().__init__()
+            self.save_hyperparameters()
+            self.seen = 0
+
+        def train_dataloader(self) -> Any:
+            self.seen += 1
+            return loader(self.hparams.batches)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"seen": self.seen}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            self.seen = state_dict["seen"]
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def __init__(self, width: int = 1) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    runner = trainer(L)
+    runner.fit(Model(), datamodule=Data(batches=3))
+    runner.save_checkpoint("saved.ckpt")
+    Path("own.yaml").write_text("name: of a file\nbatches: 4\n")
+    again, other = Data.load_from_checkpoint("saved.ckpt"), Data.load_from_checkpoint("saved.ckpt", name="b")
+    of_file = Data.load_from_checkpoint("saved.ckpt", hparams_file="own.yaml")
+    Path("width.yaml").write_text("width: 5\n")
+    module = Model.load_from_checkpoint("saved.ckpt", hparams_file="width.yaml")
+    seen = [each.seen for each in (again, other, of_file)]
+    return {"hparams": [dict(each.hparams) for each in (again, other, of_file, module)], "seen": seen}
+
+
+@case
+def data_module_of_datasets(L: ModuleType) -> Result:
+    class Data(L.LightningDataModule):  # type: ignore[misc]
+        def __init__(self, batch_size: int = 7) -> None:
+            super().__init__()
+            self.batch_size = batch_size
+
+    data = Data.from_datasets(samples(12), [samples(8), samples(4)], predict_dataset={"a": samples(6)}, batch_size=4)
+    torch.manual_seed(0)
+    sizes = [len(data.train_dataloader()), *map(len, data.val_dataloader()), len(data.predict_dataloader()["a"])]
+    runner, model = trainer(L), linear(L)()
+    runner.fit(model, data.train_dataloader(), data.val_dataloader()[0])
+    return told(runner, model) | {"sizes": sizes, "batch_size": data.batch_size}
