@@ -31,7 +31,8 @@ def _put(training: Training, content: Content, told: Any) -> Put:
     averages = training.step.averages
     if told is not None and averages is None:
         raise misfit(
-            "the checkpoint holds averages of the parameters, this step keeps none", "mx.compile(..., ema=0.999)"
+            "the checkpoint holds averages of the parameters, this step keeps none",
+            "mx.compile(..., ema=0.999), and of a Trainer callbacks=[EMAWeightAveraging()]",
         )
     arrays = content.groups[REST]
 

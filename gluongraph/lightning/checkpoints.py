@@ -18,6 +18,7 @@ import numpy as np
 
 from gluongraph import checkpoint as state
 from gluongraph.checkpoint import collective
+from gluongraph.checkpoint.part import REST, WEIGHTS
 from gluongraph.errors import FormatError, warn, with_user_location
 from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.batch import as_array, to_user
@@ -30,6 +31,7 @@ from gluongraph.ndarray import NDArray
 from gluongraph.runtime import checkpoint as disk
 from gluongraph.runtime.checkpoint import Content
 from gluongraph.storage import Array
+from gluongraph.tracing.ema import AVERAGE
 
 KEY = "lightning"  # of what is the loops', in trainer.json
 USER = "user"  # the group of arrays that users have added
@@ -276,7 +278,8 @@ def begin_loading(trainer: Any, content: Content) -> None:
         message = "the checkpoint has weights only, and no state that a fit could go on from"
         raise misconfigured(message, help="load_from_checkpoint takes the weights")
     trainer.lightning_module.on_load_checkpoint(checkpoint)
-    put_weights(trainer.engines.steps.block, content, trainer.lightning_module.strict_loading)
+    weights = content.groups[WEIGHTS] if fits else weights_to_use(content)
+    put_weights(trainer.engines.steps.block, weights, trainer.lightning_module.strict_loading)
     if trainer.datamodule is not None:
         if hasattr(trainer.datamodule, "on_load_checkpoint"):
             trainer.datamodule.on_load_checkpoint(checkpoint)
@@ -329,14 +332,25 @@ def _holds_schedulers(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(hasattr(each, "state_dict") for each in value)
 
 
-def put_weights(block: Any, content: Content, strict: bool) -> None:
-    """Write the weights of a checkpoint into the parameters of a block.
+def weights_to_use(content: Content) -> dict[str, Array]:
+    """The weights of a checkpoint for all but going on with the training: averages, where it keeps them, since metrics
+    are those of averages, and they are the weights when the training ends."""
+    weights, rest = dict(content.groups[WEIGHTS]), content.groups[REST]
+    for name, array in rest.items():
+        key = name.removeprefix(AVERAGE)
+        if name.startswith(AVERAGE) and key in weights:
+            weights[key] = array.astype(weights[key].dtype)
+    return weights
+
+
+def put_weights(block: Any, saved: Mapping[str, Array], strict: bool) -> None:
+    """Write weights of a checkpoint into the parameters of a block.
 
     Raises:
         FormatError: with `strict`, names are missing, or there are others; or a shape is another one. Nothing has been
             changed then.
     """
-    own, saved = block._collect_params_with_prefix(), content.groups["params"]
+    own = block._collect_params_with_prefix()
     missing, others = sorted(own.keys() - saved.keys()), sorted(saved.keys() - own.keys())
     if strict and (missing or others):
         found = [
@@ -372,7 +386,7 @@ def module_from_checkpoint(cls: Any, path: Any, file: Any, strict: bool, kwargs:
     module = _made(cls, saved, kwargs)
     module.on_load_checkpoint(told)
     module.configure_model()
-    put_weights(steps_of(module, _is_torch(module)).block, content, strict)
+    put_weights(steps_of(module, _is_torch(module)).block, weights_to_use(content), strict)
     module.__dict__["_hparams"] = Hyperparameters({**saved, **module.hparams})
     return module
 

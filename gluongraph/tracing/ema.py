@@ -63,6 +63,13 @@ class AveragedWeights(Mapping[str, NDArray]):
         for name, array in self.items():
             array.storage.write(values[name] if name in values else _exact(trainer, name).asnumpy())
 
+    def follow(self, trainer: Trainer, decay: float) -> None:
+        """Let the averages follow the weights of now once, outside a step: 0 copies them."""
+        for name, array in self.items():
+            old = array.asnumpy()
+            new = _exact(trainer, name).asnumpy().astype(old.dtype)
+            array.storage.write((old.dtype.type(decay) * old + old.dtype.type(1.0 - decay) * new).astype(old.dtype))
+
     def following(self, graph: Graph) -> Graph:
         """Return the graph with updates of the averages of the weights that it updates."""
         scalars = {name: leaf(name, TensorType((), "f32")) for name in self.scalars}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -14,8 +15,9 @@ class WeightAveraging(Callback):
     """Average the weights after updates: average = decay average + (1 - decay) weight, within the compiled step.
 
     Which updates count is what `should_update` says; override it. Each counts as much as the others (the mean of all
-    weights so far), and with `EMAWeightAveraging` the later ones count more. The averages stand in for the weights in
-    validations, and are the weights when the training ends.
+    weights so far); with `EMAWeightAveraging`, and with `avg_fn=get_ema_avg_fn()` or `multi_avg_fn=` of
+    torch.optim.swa_utils, the later ones count more. The averages stand in for the weights in validations, and are the
+    weights when the training ends.
 
     Running statistics, as those of BatchNorm, are not averaged: they go on following the weights.
 
@@ -26,11 +28,12 @@ class WeightAveraging(Callback):
     (False, True)
 
     Raises:
-        MisconfigurationException: `avg_fn` or another argument of PyTorch's AveragedModel; later, `should_update` that
-            asks for an update at the end of an epoch.
+        MisconfigurationException: another argument of PyTorch's AveragedModel; later, an `avg_fn` that is no
+            decay average + (1 - decay) weight.
     """
 
     def __init__(self, device: Any = None, use_buffers: bool = True, **kwargs: Any):
+        self._average = _function(kwargs.pop("avg_fn", None), kwargs.pop("multi_avg_fn", None))
         if kwargs:
             message = f"{type(self).__name__}({', '.join(kwargs)}=...): averages are part of the compiled step"
             raise misconfigured(message, help="EMAWeightAveraging(decay=0.999), or override should_update and decay_at")
@@ -40,8 +43,8 @@ class WeightAveraging(Callback):
         self._shown: AbstractContextManager[Any] | None = None
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """Do the averages follow the update of this number, from 0 on? Asked for the end of an epoch as well, where the
-        answer has to be no.
+        """Do the averages follow the update of this number, from 0 on? Asked with `epoch_idx` when an epoch ends:
+        do they follow the weights of then?
 
         >>> WeightAveraging().should_update(step_idx=0), WeightAveraging().should_update(epoch_idx=0)
         (True, False)
@@ -54,7 +57,9 @@ class WeightAveraging(Callback):
         >>> WeightAveraging().decay_at(0), WeightAveraging().decay_at(3)
         (0.0, 0.75)
         """
-        return updates / (updates + 1)
+        if self._average is None:
+            return updates / (updates + 1)
+        return _decay(self._average, updates) if updates else 0.0
 
     def _decay_of(self, step_idx: int) -> float:
         """The decay of a step: 1 leaves the averages as they are; before the first they are the weights."""
@@ -94,11 +99,11 @@ class WeightAveraging(Callback):
         self._latest_update_step = max(self._latest_update_step, trainer.global_step)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Count updates; refuse those of the averages where no step is."""
+        """Count updates; let the averages follow the weights once more, where `should_update` says so."""
         self._count(trainer)
         if self.should_update(epoch_idx=trainer.current_epoch):
-            message = f"{type(self).__name__}.should_update(epoch_idx={trainer.current_epoch}) asks for an update"
-            raise misconfigured(message, help="averages are updated in steps: answer to step_idx, which is 0 at first")
+            self._averages(trainer).follow(trainer.gluon_trainer, self.decay_at(self._updates))
+            self._updates += 1
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Put the averages in the place of the weights."""
@@ -144,16 +149,15 @@ class WeightAveraging(Callback):
 class EMAWeightAveraging(WeightAveraging):
     """Exponential moving averages of the weights, in the compiled step: decay average + (1 - decay) weight.
 
-    They follow each `update_every_n_steps`-th update from `update_starting_at_step` on. The first average is the
-    weights after the first of these updates. They stand in for the weights in validations, and are the weights when the
-    training ends.
+    They follow each `update_every_n_steps`-th update from `update_starting_at_step` on, and the weights at the end of
+    each epoch from `update_starting_at_epoch` on. The first average is the weights after the first of these. They stand
+    in for the weights in validations, and are the weights when the training ends.
 
     >>> EMAWeightAveraging(decay=0.9, update_every_n_steps=2).should_update(step_idx=3)
     False
 
     Raises:
-        MisconfigurationException: a decay that is not from 0 to below 1; `update_starting_at_epoch`, since averages are
-            updated in steps; another argument of PyTorch's AveragedModel.
+        MisconfigurationException: a decay that is not from 0 to below 1; an argument of PyTorch's AveragedModel.
     """
 
     def __init__(
@@ -167,18 +171,21 @@ class EMAWeightAveraging(WeightAveraging):
         **kwargs: Any,
     ):
         super().__init__(device, use_buffers, **kwargs)
+        if self._average is not None:
+            message = f"{type(self).__name__}: its decay and an averaging function"
+            raise misconfigured(message, help="WeightAveraging(avg_fn=...)")
         if not 0 <= decay < 1:
             raise misconfigured(f"EMAWeightAveraging(decay={decay!r})", help="from 0 to below 1, as 0.999")
         if update_every_n_steps < 1:
             raise misconfigured(f"EMAWeightAveraging(update_every_n_steps={update_every_n_steps})", help="1 or more")
-        if update_starting_at_epoch is not None:
-            message = f"EMAWeightAveraging(update_starting_at_epoch={update_starting_at_epoch})"
-            raise misconfigured(message, help="update_starting_at_step, with the number of steps of these epochs")
         self.decay, self.update_every_n_steps = decay, update_every_n_steps
         self.update_starting_at_step = update_starting_at_step
+        self.update_starting_at_epoch = update_starting_at_epoch
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """Do the averages follow the update of this number, from 0 on?"""
+        """Do the averages follow the update of this number, from 0 on, or the weights at the end of this epoch?"""
+        if epoch_idx is not None and self.update_starting_at_epoch is not None:
+            return epoch_idx >= self.update_starting_at_epoch
         if step_idx is None or step_idx % self.update_every_n_steps:
             return False
         return self.update_starting_at_step is None or step_idx >= self.update_starting_at_step
@@ -198,3 +205,37 @@ class EMAWeightAveraging(WeightAveraging):
         steady = self._updates > 0 and self.update_every_n_steps == 1
         steady = steady and trainer.step is not None and self._averages(trainer).decay == self.decay
         return math.inf if steady and not own else 0.0
+
+
+def _function(average: Any, of_lists: Any) -> Callable[[Any, Any, Any], Any] | None:
+    """The average after an update, of the average, the weight and the number of updates before it; None: the mean."""
+    if of_lists is None:
+        return average  # type: ignore[no-any-return]
+
+    def of_one(average: Any, weight: Any, updates: Any) -> Any:
+        averages = [average.clone()]
+        of_lists(averages, [weight], updates)
+        return averages[0]
+
+    return of_one
+
+
+def _decay(average: Callable[[Any, Any, Any], Any], updates: int) -> float:
+    """The decay by which a function averages, found by calling it.
+
+    Raises:
+        MisconfigurationException: it is another kind of average.
+    """
+    import torch
+
+    def of(before: float, weight: float) -> float:
+        numbers = torch.tensor([before], dtype=torch.float64), torch.tensor([weight], dtype=torch.float64)
+        return float(average(*numbers, torch.tensor(updates)))
+
+    decay = of(1.0, 0.0)
+    if not math.isclose(of(0.0, 1.0), 1 - decay, abs_tol=1e-6) or not math.isclose(
+        of(3.0, 5.0), 3 * decay + 5 * (1 - decay), abs_tol=1e-5
+    ):
+        message = "WeightAveraging(avg_fn=...): the function is no decay average + (1 - decay) weight"
+        raise misconfigured(message, help="EMAWeightAveraging(decay=0.999), or override decay_at")
+    return decay

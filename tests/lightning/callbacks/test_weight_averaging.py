@@ -117,15 +117,40 @@ def test_which_batches_it_looks_at(tmp_path: pathlib.Path) -> None:
 
 def test_what_is_refused(tmp_path: pathlib.Path) -> None:
     refused: list[dict[str, Any]] = [{"decay": 1.0}, {"decay": -0.1}, {"update_every_n_steps": 0}]
-    for more in (*refused, {"update_starting_at_epoch": 1}, {"avg_fn": max}):
+    for more in (*refused, {"avg_fn": max}, {"cycle": 1}):
         with pytest.raises(MisconfigurationException, match="EMAWeightAveraging"):
             EMAWeightAveraging(**more)
+    with pytest.raises(MisconfigurationException, match="one call only"):
+        quiet(tmp_path, callbacks=[EMAWeightAveraging()], eager=True).fit(Linear(), Loader(2))
+
+
+def test_functions_that_are_no_average(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(MisconfigurationException, match="no decay average"):
+        quiet(tmp_path, callbacks=[WeightAveraging(avg_fn=lambda a, w, n: a + w)]).fit(Linear(), Loader(3))
+
+
+def test_averages_at_ends_of_epochs(tmp_path: pathlib.Path) -> None:
+    """They follow the weights of then, beside updates or in place of them."""
 
     class AtEpochs(WeightAveraging):
         def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-            return epoch_idx is not None
+            return epoch_idx is not None and epoch_idx != 1
 
-    with pytest.raises(MisconfigurationException, match="epoch_idx=0"):
-        quiet(tmp_path, callbacks=[AtEpochs()]).fit(Linear(), Loader(2))
-    with pytest.raises(MisconfigurationException, match="one call only"):
-        quiet(tmp_path, callbacks=[EMAWeightAveraging()], eager=True).fit(Linear(), Loader(2))
+    watch, module = Watch(), Linear()
+    quiet(tmp_path, max_epochs=3, callbacks=[watch, AtEpochs()]).fit(module, Loader(2), Loader(1))
+    np.testing.assert_allclose(module.weight, (watch.after[1] + watch.after[5]) / 2, rtol=1e-6)
+    np.testing.assert_allclose(watch.validated, watch.after[1], rtol=1e-6)
+
+
+def test_a_checkpoint_is_used_with_the_averages(tmp_path: pathlib.Path) -> None:
+    """Those of the monitored validation, except by a training that goes on (`test_a_training_that_goes_on`)."""
+    watch, saving = Watch(), ModelCheckpoint(dirpath=tmp_path / "c", monitor="val_loss", save_top_k=-1)
+    trainer = quiet(tmp_path, enable_checkpointing=True, callbacks=[watch, EMAWeightAveraging(decay=0.9), saving])
+    trainer.fit(Linear(), Loader(6), Loader(1))
+    averaged = average(watch.after, 0.9)
+    loaded, tested = Linear.load_from_checkpoint(saving.best_model_path), Linear()
+    np.testing.assert_allclose(loaded.weight, averaged, rtol=1e-5)
+    (found,) = quiet(tmp_path).validate(tested, Loader(1), ckpt_path=saving.best_model_path, verbose=False)
+    np.testing.assert_array_equal(tested.weight, loaded.weight)
+    np.testing.assert_allclose(found["val_loss"], saving.best_model_score, rtol=1e-6)

@@ -11,6 +11,7 @@ from parity_loops import fit
 from parity_models import linear, loader, samples, trainer
 from parity_recording import CALLBACK_HOOKS, MODULE_HOOKS, logger, recorded, told, watcher, weights
 from parity_table import case
+from torch.optim.swa_utils import get_ema_avg_fn, get_ema_multi_avg_fn
 
 Result = dict[str, Any]
 
@@ -434,6 +435,44 @@ def averaged_weights(L: ModuleType) -> Result:
     runner, model = trainer(L, callbacks=[averaging], max_epochs=2), linear(L)()
     runner.fit(model, loader(4), loader(1, seed=1))
     return told(runner, model)
+
+
+@case
+def averaged_weights_by_a_function(L: ModuleType) -> Result:
+    """The example of Lightning's documentation, with fewer steps."""
+
+    class Late(L.callbacks.WeightAveraging):  # type: ignore[misc]
+        def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+            return step_idx is not None and step_idx >= 3
+
+    results = {}
+    for name, make in {"avg_fn": get_ema_avg_fn, "multi_avg_fn": get_ema_multi_avg_fn}.items():
+        runner, model = trainer(L, callbacks=[Late(**{name: make(0.7)})], max_epochs=2), linear(L)()
+        runner.fit(model, loader(4), loader(1, seed=1))
+        results[name] = told(runner, model)
+    return results
+
+
+@case
+def averaged_weights_at_ends_of_epochs(L: ModuleType) -> Result:
+    averaging = L.callbacks.EMAWeightAveraging(decay=0.6, update_every_n_steps=3, update_starting_at_epoch=1)
+    runner, model = trainer(L, callbacks=[averaging], max_epochs=3), linear(L)()
+    runner.fit(model, loader(4), loader(1, seed=1))
+    return told(runner, model)
+
+
+@case
+def averaged_weights_of_checkpoints(L: ModuleType) -> Result:
+    """Averages are what is loaded and tested; a training goes on with the weights."""
+    saving = L.callbacks.ModelCheckpoint(".", "{epoch}", monitor="val_loss", save_top_k=-1)
+    callbacks = [L.callbacks.EMAWeightAveraging(decay=0.8), saving]
+    runner = trainer(L, callbacks=callbacks, max_epochs=2, enable_checkpointing=True)
+    runner.fit(linear(L)(), loader(4), loader(1, seed=1))
+    loaded, tested, resumed = linear(L).load_from_checkpoint("epoch=0.ckpt"), linear(L)(), linear(L)()
+    results = trainer(L).validate(tested, loader(1, seed=1), ckpt_path="epoch=0.ckpt", verbose=False)
+    later = trainer(L, callbacks=[L.callbacks.EMAWeightAveraging(decay=0.8)], max_epochs=2)
+    later.fit(resumed, loader(4), ckpt_path="epoch=0.ckpt")
+    return {"weights": [weights(each) for each in (loaded, tested, resumed)], "results": results}
 
 
 # -- data modules
