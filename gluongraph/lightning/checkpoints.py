@@ -23,7 +23,7 @@ from gluongraph.errors import FormatError, warn, with_user_location
 from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.batch import as_array, to_user
 from gluongraph.lightning.errors import misconfigured
-from gluongraph.lightning.hparams import Hyperparameters, _is_plain
+from gluongraph.lightning.hparams import WHOLE, Hyperparameters, _is_plain
 from gluongraph.lightning.loggers.hparams import load_hparams_from_yaml
 from gluongraph.lightning.metric_objects import metrics_of
 from gluongraph.lightning.metric_states import metric_states, put_metric_states
@@ -35,7 +35,7 @@ from gluongraph.tracing.ema import AVERAGE
 
 KEY = "lightning"  # of what is the loops', in trainer.json
 USER = "user"  # the group of arrays that users have added
-DATA_HYPERPARAMETERS = "datamodule_hyper_parameters"  # Lightning's name
+DATA_HYPERPARAMETERS, DATA_NAME = "datamodule_hyper_parameters", "datamodule_hparams_name"  # Lightning's names
 ARRAY = "array:"  # what stands for such an array in JSON
 
 
@@ -177,7 +177,7 @@ def _told(trainer: Any, weights_only: bool) -> tuple[dict[str, Any], dict[str, A
         "epoch": trainer.current_epoch,
         "global_step": trainer.global_step,
         "module": type(module).__qualname__,
-        "hparams_name": "kwargs" if module.hparams else None,
+        "hparams_name": _name_of_hyperparameters(module),
         "hyper_parameters": {name: value for name, value in module.hparams.items() if _is_plain(value)},
     }
     if not weights_only:
@@ -197,11 +197,16 @@ def _told(trainer: Any, weights_only: bool) -> tuple[dict[str, Any], dict[str, A
         checkpoint["datamodule"] = data.state_dict()
         kept = {name: value for name, value in data.hparams.items() if _is_plain(value)}
         if kept:
-            checkpoint[DATA_HYPERPARAMETERS] = kept
+            checkpoint[DATA_HYPERPARAMETERS], checkpoint[DATA_NAME] = kept, _name_of_hyperparameters(data)
         if hasattr(data, "on_save_checkpoint"):  # Lightning's data modules have state_dict alone
             data.on_save_checkpoint(checkpoint)
     arrays: dict[str, Array] = {}
     return _without_arrays(checkpoint, arrays, ""), arrays
+
+
+def _name_of_hyperparameters(owner: Any) -> str | None:
+    """The argument of __init__ that all hyperparameters of a module or data module are, else "kwargs"."""
+    return owner.__dict__.get("_hparams_name", WHOLE) if owner.hparams else None
 
 
 def _without_arrays(value: Any, arrays: dict[str, Array], name: str) -> Any:
@@ -299,6 +304,9 @@ def load_training(trainer: Any, content: Content) -> None:
     if engines.mode == "eager":
         engines.engine.pull_states()
     trainer.counters.load(checkpoint["loops"]["counters"])
+    if trainer.max_epochs not in (None, -1) and trainer.current_epoch > trainer.max_epochs:
+        message = f"the checkpoint is of epoch {trainer.current_epoch}, and max_epochs={trainer.max_epochs}"
+        raise misconfigured(message, help="max_epochs counts from the beginning of the training")
     trainer.data.load(checkpoint["loops"]["loader"])
     for config, told in zip(trainer.lr_scheduler_configs, checkpoint["lr_schedulers"], strict=False):
         load_scheduler(config.scheduler, told)
@@ -383,7 +391,7 @@ def module_from_checkpoint(cls: Any, path: Any, file: Any, strict: bool, kwargs:
     content = read(os.fspath(path))
     told = told_by(content)
     saved = told["hyper_parameters"] if file is None else load_hparams_from_yaml(file)
-    module = _made(cls, saved, kwargs)
+    module = _made(cls, saved, told.get("hparams_name"), kwargs)
     module.on_load_checkpoint(told)
     module.configure_model()
     put_weights(steps_of(module, _is_torch(module)).block, weights_to_use(content), strict)
@@ -395,16 +403,31 @@ def data_module_from_checkpoint(cls: Any, path: Any, file: Any, kwargs: Mapping[
     """See `LightningDataModule.load_from_checkpoint`."""
     told = told_by(read(os.fspath(path)))
     saved = told.get(DATA_HYPERPARAMETERS, {}) if file is None else load_hparams_from_yaml(file)
-    data = _made(cls, saved, kwargs)
+    data = _made(cls, saved, told.get(DATA_NAME), kwargs)
     data.load_state_dict(told.get("datamodule", {}))
     return data
 
 
-def _made(cls: Any, saved: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Any:
-    """An object of the class, made with `kwargs` and those of the saved hyperparameters that its __init__ takes."""
-    found = {**saved, **kwargs}
+def _made(cls: Any, saved: Mapping[str, Any], name: str | None, kwargs: Mapping[str, Any]) -> Any:
+    """An object of the class, made with `kwargs` and the saved hyperparameters that its __init__ takes, or with all of
+    them as the argument of this name.
+
+    Raises:
+        TypeError: `__init__` needs others.
+    """
     takes = inspect.signature(cls.__init__).parameters.values()
+    names = {p.name for p in takes}
+    if name in names and name not in kwargs:
+        own = {key: value for key, value in kwargs.items() if key in names}
+        found = {**own, name: Hyperparameters({**saved, **kwargs})}
+    else:
+        found = {**saved, **kwargs}
     if not any(p.kind is p.VAR_KEYWORD for p in takes):
-        names = {p.name for p in takes}
-        found = {name: value for name, value in found.items() if name in names or name in kwargs}
+        found = {key: value for key, value in found.items() if key in names or key in kwargs}
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    needed = [p.name for p in list(takes)[1:] if p.kind in named and p.default is p.empty and p.name not in found]
+    if needed:
+        message = f"{cls.__name__}.__init__ needs {', '.join(needed)}, which the checkpoint does not hold"
+        help = f"load_from_checkpoint(path, {needed[0]}=...): save_hyperparameters keeps what JSON holds"
+        raise TypeError(with_user_location(message, help=help))
     return cls(**found)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import copy
 import inspect
+import os
 from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Any
 
+import numpy as np
+
 from gluongraph.lightning.read_attributes import noted
+
+WHOLE = "kwargs"  # what __init__ takes the hyperparameters as, unless all of them are one of its arguments
 
 
 class Hyperparameters(dict[str, Any]):
@@ -40,20 +45,19 @@ class HyperparametersMixin:
     ) -> None:
         """Keep the arguments of `__init__`, from where it is called, in `hparams`, checkpoints and loggers.
 
-        `args` are the names of those to keep, or a dict; by default all but those in `ignore`.
+        `args` are the names of those to keep, or a dict or namespace of all; by default all but those in `ignore`.
         """
-        if len(args) == 1 and isinstance(args[0], Mapping):
-            found = dict(args[0])
-        elif len(args) == 1 and not isinstance(args[0], str) and hasattr(args[0], "__dict__"):
-            found = dict(vars(args[0]))
-        else:
-            caller = frame or inspect.currentframe().f_back  # type: ignore[union-attr]
-            found = _arguments(caller, type(self))
-            if args:
-                found = {name: found[name] for name in args}
+        caller = frame or inspect.currentframe().f_back  # type: ignore[union-attr]
+        found = _arguments(caller, type(self))
+        name = WHOLE
+        if len(args) == 1 and not isinstance(args[0], str) and (given := _as_dict(args[0])) is not None:
+            name = next((each for each, value in found.items() if value is args[0]), WHOLE)
+            found = given
+        elif args:
+            found = {each: found[each] for each in args}
         left_out = {ignore} if isinstance(ignore, str) else set(ignore or ())
         found = {name: value for name, value in found.items() if name not in left_out}
-        self.__dict__["_log_hyperparams"] = logger
+        self.__dict__["_log_hyperparams"], self.__dict__["_hparams_name"] = logger, name
         self.hparams.update(found)
         self.__dict__["_hparams_initial"] = copy.deepcopy({k: v for k, v in found.items() if _is_plain(v)})
 
@@ -68,6 +72,13 @@ class HyperparametersMixin:
     def hparams_initial(self) -> Hyperparameters:
         """The hyperparameters as they were kept first."""
         return Hyperparameters(copy.deepcopy(self.__dict__.get("_hparams_initial", {})))
+
+
+def _as_dict(value: Any) -> dict[str, Any] | None:
+    """A dict or namespace as a dict."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return dict(vars(value)) if hasattr(value, "__dict__") else None
 
 
 def _arguments(frame: FrameType | None, cls: type) -> dict[str, Any]:
@@ -85,9 +96,9 @@ def _arguments(frame: FrameType | None, cls: type) -> dict[str, Any]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Is it a value that JSON holds?"""
+    """Is it a value that JSON holds, as are the numbers of numpy's scalars and the texts of paths?"""
     if isinstance(value, dict):
         return all(isinstance(k, str) and _is_plain(v) for k, v in value.items())
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, int, float, str))
+    return value is None or isinstance(value, (bool, int, float, str, np.generic, os.PathLike))

@@ -166,3 +166,42 @@ def test_the_best_checkpoint_is_tested(tmp_path: pathlib.Path) -> None:
     assert trainer.test(best, loader(16), verbose=False) == found
     assert same(weights(model), weights(best))  # test has put the best ones in place
     assert data(1)[0].shape == (1, 6)
+
+
+class Configured(GluonModel):
+    """A module with hyperparameters of several kinds."""
+
+    def __init__(self, config: Any, layers: Any = None):
+        super().__init__()
+        self.save_hyperparameters()
+
+
+def saved_with(config: Any, folder: pathlib.Path) -> pathlib.Path:
+    trainer, path = L.Trainer(max_epochs=1, **QUIET), folder / "configured.ckpt"
+    trainer.fit(Configured(config), loader())
+    trainer.save_checkpoint(path)
+    return path
+
+
+def test_hyperparameters_of_numpy_and_paths(tmp_path: pathlib.Path) -> None:
+    path = saved_with({"rate": np.float32(0.5), "sizes": (np.int64(3), 4), "data": pathlib.Path("a/b")}, tmp_path)
+    assert Configured.load_from_checkpoint(path).hparams.config == {"rate": 0.5, "sizes": [3, 4], "data": "a/b"}
+
+
+def test_hyperparameters_that_a_checkpoint_does_not_hold(tmp_path: pathlib.Path) -> None:
+    path = saved_with(object(), tmp_path)
+    with pytest.raises(
+        TypeError, match=r"Configured.__init__ needs config, which the checkpoint does not hold"
+    ) as error:
+        Configured.load_from_checkpoint(path)
+    assert "load_from_checkpoint(path, config=...)" in str(error.value)
+    assert Configured.load_from_checkpoint(path, config=3).hparams.config == 3
+
+
+def test_a_checkpoint_of_a_later_epoch_than_the_last(tmp_path: pathlib.Path) -> None:
+    trainer, path = L.Trainer(max_epochs=2, **QUIET), tmp_path / "a.ckpt"
+    trainer.fit(GluonModel(), loader())
+    trainer.save_checkpoint(path)
+    L.Trainer(max_epochs=2, **QUIET).fit(GluonModel(), loader(), ckpt_path=path)
+    with pytest.raises(L.MisconfigurationException, match="the checkpoint is of epoch 2, and max_epochs=1"):
+        L.Trainer(max_epochs=1, **QUIET).fit(GluonModel(), loader(), ckpt_path=path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -427,6 +428,35 @@ def module_from_a_checkpoint(L: ModuleType) -> Result:
     runner.save_checkpoint("made.ckpt")
     again = Model.load_from_checkpoint("made.ckpt", rate=0.5)
     return {"weights": weights(again), "hparams": dict(again.hparams), "same": weights(model)}
+
+
+@case
+def hyperparameters_in_one_argument(L: ModuleType) -> Result:
+    """Of a namespace or dict that `__init__` takes and `save_hyperparameters` gets."""
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def __init__(self, config: Any, width: int = 1) -> None:
+            super().__init__()
+            self.save_hyperparameters(config)
+            self.seen, self.width = (config if isinstance(config, dict) else vars(config)), width
+
+    class Data(L.LightningDataModule):  # type: ignore[misc]
+        def __init__(self, config: Any) -> None:
+            super().__init__()
+            self.save_hyperparameters(config)
+
+        def train_dataloader(self) -> Any:
+            return loader(self.hparams.batches)
+
+    found: Result = {}
+    for kind in (dict, Namespace):
+        runner = trainer(L)
+        runner.fit(Model(kind(rate=0.5, sizes=[1, 2])), datamodule=Data(kind(batches=2)))
+        runner.save_checkpoint("saved.ckpt")
+        modules = [Model.load_from_checkpoint("saved.ckpt", **more) for more in ({}, {"rate": 0.1}, {"width": 3})]
+        found[kind.__name__] = [dict(each.hparams) for each in (*modules, Data.load_from_checkpoint("saved.ckpt"))]
+        found[f"{kind.__name__} as given"] = [[dict(each.seen), each.width] for each in modules]
+    return found
 
 
 @case
