@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from gluongraph import debug
 from gluongraph.codegen.cache import artifacts
@@ -15,6 +16,7 @@ from gluongraph.codegen.cache.artifacts import Artefact
 from gluongraph.codegen.rule import Target, bind, emit
 from gluongraph.codegen.tvm import linking, machine_code, te, tir
 from gluongraph.codegen.tvm.linking import Linker
+from gluongraph.codegen.tvm.merging import Merged, merge
 from gluongraph.errors import CompileError
 from gluongraph.host import cuda_compiler, disk, store
 from gluongraph.host.interrupts import in_parallel
@@ -63,27 +65,52 @@ def _compiled(plan: Plan, target: Target, key: str, started: float) -> Artefact:
 
 Launches = Sequence[Launch]
 Entries = dict[str, machine_code.Entry]
-KERNELS, MODULES = 5, 8  # minimum kernels of a module, maximum number of modules: each has a fixed cost in LLVM
+# Sizes of modules, in integers of their code, of which LLVM compiles some 2,000 a second: a module has a fixed cost of
+# 20 ms, and the last one keeps other threads waiting. They grow with what has been generated, between two sizes.
+SMALLEST, LARGEST, SHARE = 250, 2000, 8
 
 
 def _write(launches: Launches, entries: Entries, library: Path, target: Target, linker: Linker) -> None:
     """Write the library from modules that are compiled in parallel, while kernels of the next are generated: TVM
-    releases Python's GIL. The number of modules depends on the kernels only, so the code is the same for any number of
-    threads."""
-    count = max(1, min(len(launches) // KERNELS, MODULES))
+    releases Python's GIL. The modules depend on the kernels only, so the code is the same for any number of threads."""
 
-    def compiled(functions: Sequence[tir.PrimFunc], i: int) -> str:
+    def compiled(i: int, merged: Sequence[Merged]) -> str:
+        functions = [function for each in merged for function in each.functions]
         module = machine_code.link(functions, {} if i else entries, target.tvm)
         written = machine_code.write_object(module, f"{folder}/{i}.o")
-        advance(len(functions))
+        advance(sum(max(len(each.kernels), 1) for each in merged))
         return written
 
     def tasks() -> Iterator[Callable[[], str]]:
-        for i in range(count):
-            yield partial(compiled, [kernel(launch, target) for launch in launches[i::count]], i)
+        for i, module in enumerate(_modules(launches, target)):
+            yield partial(compiled, i, module)
 
     with disk.temporary_folder() as folder, task(len(launches), "kernels") as advance:
         linker(str(library), in_parallel(tasks(), threads()))
+
+
+def _modules(launches: Launches, target: Target) -> Iterator[list[Merged]]:
+    """Generate the kernels, merge those that differ in integers only, and split them among modules."""
+    module: list[Merged] = []
+    size = total = 0
+    for alike in _alike(launches):
+        for function in merge([kernel(launch, target) for launch in alike]):
+            module.append(function)
+            size, total = size + function.size, total + function.size
+            if size >= min(max(total // SHARE, SMALLEST), LARGEST):
+                yield module
+                module, size = [], 0
+    if module:
+        yield module
+
+
+def _alike(launches: Launches) -> list[Launches]:
+    """Return the launches whose kernels may differ in integers only, together: by their rule and operations."""
+    found: dict[Any, list[Launch]] = {}
+    for launch in launches:
+        key = launch.candidate.rule, launch.candidate.setting, *(n.op.name for n in launch.group.body.nodes())
+        found.setdefault(key, []).append(launch)
+    return list(found.values())
 
 
 def _write_gpu(launches: Launches, entries: Entries, library: Path, target: Target, linker: Linker) -> None:

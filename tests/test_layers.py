@@ -96,7 +96,7 @@ NAMED = {
     "checkpoint": "step",
     "cli": "distributed",
 }
-TVM = {f"codegen/tvm/{name}.py" for name in ("tir", "machine_code", "llvm_options", "te")} | {
+TVM = {f"codegen/tvm/{name}.py" for name in ("tir", "machine_code", "merging", "llvm_options", "te")} | {
     "runtime/loader.py"
 }  # who touches it
 
@@ -210,7 +210,7 @@ def touches_tvm(name: str) -> bool:
     return name.split(".")[0] in ("tvm", "tvm_ffi") or name in {f"gluongraph.codegen.tvm.tir.{n}" for n in HANDLES}
 
 
-HANDLES = ("tvm", "tirx", "LazyModule")
+HANDLES = ("tvm", "tirx", "tvm_ffi", "LazyModule")
 
 
 def test_tvm_is_touched_in_few_files() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gluongraph.codegen.tvm import llvm_options
 from gluongraph.codegen.tvm.linking import Linker
-from gluongraph.codegen.tvm.tir import SYMBOL, Kernel, PrimFunc, cast, compare, index, name_of, tirx, tvm
+from gluongraph.codegen.tvm.tir import SYMBOL, Kernel, PrimFunc, cast, compare, dtype_of, index, name_of, tirx, tvm
 from gluongraph.errors import CompileError
 from gluongraph.host.interrupts import aside, calling_python
 
@@ -68,6 +68,7 @@ TAG, VALUE, DATA = 13, 15, 1  # TVM's numbers of fields: of a TVMFFIAny, and a D
 TENSOR_TAG = 70  # tag of a tensor object in a TVMFFIAny, whose DLTensor follows its header
 HEADER = 24  # bytes of that header; with other tags the value is the address of a DLTensor
 PACKED = 1  # the calling convention of `_packed`
+TENSORS = "gluongraph.tensors"  # an attribute of functions: see `_packed`
 
 
 def _packed(function: PrimFunc, *_: Any) -> PrimFunc:
@@ -75,18 +76,23 @@ def _packed(function: PrimFunc, *_: Any) -> PrimFunc:
     TVMFFIAny *result)`.
 
     TVM's own pass for this checks each argument's type, shape and strides, which is more code than most kernels have.
+    Arguments are buffers and integers; of the first `TENSORS` of its attributes, which are integers, the caller passes
+    tensors, and the function gets the addresses of DLTensors.
     """
+    tensors = int((function.attrs or {}).get(TENSORS, 0))
     itself, args, result = (tirx.Var(name, "handle") for name in ("itself", "args", "result"))
     body = tirx.AttrStmt(index(0), "compute_scope", tvm.ir.StringImm(f"{name_of(function)}_compute_"), function.body)
     statements = []
     for i, param in enumerate(function.params):
         value = tirx.tvm_struct_get(args, i, VALUE, "int64")
-        if not tirx.buffer.is_buffer_var(param):
-            statements.append(tirx.Bind(param, value))
+        is_buffer = tirx.buffer.is_buffer_var(param)
+        if is_buffer or i < tensors:
+            tag = tirx.tvm_struct_get(args, i, TAG, "int32")
+            value += tirx.Select(tag == TENSOR_TAG, tirx.const(HEADER, "int64"), tirx.const(0, "int64"))
+        if not is_buffer:
+            statements.append(tirx.Bind(param, cast(value, dtype_of(param))))
             continue
-        tag = tirx.tvm_struct_get(args, i, TAG, "int32")
-        before = tirx.Select(tag == TENSOR_TAG, tirx.const(HEADER, "int64"), tirx.const(0, "int64"))
-        elements = tirx.tvm_struct_get(tirx.reinterpret("handle", value + before), 0, DATA, "handle")
+        elements = tirx.tvm_struct_get(tirx.reinterpret("handle", value), 0, DATA, "handle")
         kind = tirx.buffer.buffer_data(param).ty
         statements.append(tirx.DeclBuffer(param, data=tirx.reinterpret(kind, elements)))
     body = tirx.SeqStmt([*statements, body, tirx.stmt.Return(index(0))])
@@ -128,6 +134,21 @@ def link(functions: Sequence[PrimFunc], entries: dict[str, Entry], options: dict
     made = [*functions, *(f for name, entry in entries.items() for f in calling(name, entry))]
     made += [repeating(entry.repeated, name) for name, entry in entries.items() if entry.repeated]
     return build_kernels(made, options)
+
+
+def forwarding(name: str, function: str, tensors: int, integers: Sequence[int]) -> PrimFunc:
+    """Return a function of tensors that calls another with integers after them."""
+    k = Kernel(name)
+    addresses = [tirx.Var(f"x{i}", "int64") for i in range(tensors)]
+    given = [(DLTENSOR_TAG, address) for address in addresses]
+    given += [(NUMBER_TAG, tirx.const(integer, "int64")) for integer in integers]
+    args, result = k.ffi_values("args", len(given)), k.ffi_values("result", 1)
+    for i, (tag, value) in enumerate(given):
+        k.store(args, tirx.const(tag, "int64"), 2 * i)
+        k.store(args, value, 2 * i + 1)
+    k.store(result, tirx.const(0, "int64"), 0)
+    k.call_packed(function, args, len(given), result)
+    return k.finish(addresses).with_attr(TENSORS, index(tensors))
 
 
 PART = 256  # calls in one function: LLVM's compile time grows faster than linearly with a function's length

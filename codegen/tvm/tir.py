@@ -37,6 +37,7 @@ class LazyModule:
 
 tvm = LazyModule("tvm")
 tirx = LazyModule("tvm.tirx")
+tvm_ffi = LazyModule("tvm_ffi")
 
 SYMBOL = "__tvm_ffi_"  # prefix of function names in libraries
 

@@ -13,6 +13,7 @@ from gluongraph.codegen.rule import Target, bind, emit
 from gluongraph.codegen.rules import offer, tuning_variants
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm import machine_code, tir
+from gluongraph.codegen.tvm.merging import merge
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.ir import interpreter
 from gluongraph.ir.graph import Graph, Node, TensorType
@@ -65,7 +66,7 @@ class Library:
             k = tir.Kernel(launch.kernel)
             emit(k, launch.group, launch.candidate, bind(k, launch), cpu)
             functions.append(k.finish())
-        self.module = machine_code.build_kernels(functions, self.target.tvm)
+        self.kernels = compiled(functions, self.target)
 
     def _launch(self, case: Case, name: str) -> Launch:
         group = Group(case.graph(), case.pattern, case.inplace)
@@ -101,8 +102,14 @@ class Library:
         queue = iter(fresh)
         results = [memory[shared[j]] if j in shared else next(queue) for j in range(len(launch.group.outputs))]
         extra = [spoiled((launch.candidate.workspace,), np.uint8)] if launch.candidate.workspace else []
-        self.module[launch.kernel](*map(loader.view, [*memory, *fresh, *extra]))
+        self.kernels[launch.kernel](*map(loader.view, [*memory, *fresh, *extra]))
         return memory, results
+
+
+def compiled(functions: Sequence[tir.PrimFunc], where: Target) -> Any:
+    """Kernels as they are in a library: those that differ in integers only call one function."""
+    made = [function for each in merge(functions) for function in each.functions]
+    return machine_code.build_kernels(made, where.tvm) if made else {}
 
 
 def spoiled(shape: tuple[int, ...], dtype: Any) -> Array:

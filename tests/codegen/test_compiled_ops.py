@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernels import spoiled
+from kernels import compiled, spoiled
 
 from gluongraph import ops
 from gluongraph.codegen.build import bind
 from gluongraph.codegen.rule import emit
 from gluongraph.codegen.rules import offer
 from gluongraph.codegen.targets import target
-from gluongraph.codegen.tvm import machine_code, tir
+from gluongraph.codegen.tvm import tir
 from gluongraph.compiler.lower import compile_graph
 from gluongraph.dtypes import dtype_name, is_float, numpy_dtype
 from gluongraph.ir import interpreter
@@ -60,14 +60,13 @@ def test_compiled_op_is_its_numpy_meaning(name: str) -> None:
         assert cpu is not None
         emit(k, launch.group, launch.candidate, bind(k, launch), cpu)
         functions.append(k.finish())
-    library = machine_code.build_kernels(functions, target().tvm) if functions else None
+    library = compiled(functions, target())
     for launch, arrays, want in cases:
         (made,) = launch.group.outputs
         got = spoiled(made.shape, numpy_dtype(made.dtype))
         args = [np.array(a, copy=True) for a in arrays] + [got]
         if launch.candidate.workspace:
             args.append(spoiled((launch.candidate.workspace,), np.uint8))
-        assert library is not None
         library[launch.kernel](*map(loader.view, args))
         exact = "f32" if OPS[name].kind == "random" else None  # random numbers are made in f32, whatever they become
         compare(got, np.asarray(want), f"{name} {launch.candidate.rule} {launch.group.inputs}", exact)

@@ -64,7 +64,7 @@ def run(library: Library, name: str, given: list[Any], space: Any) -> list[Any]:
     launch = library.launches[name]
     memory, shared = [np.array(x) for x in given], dict(CASES[name].inplace)
     fresh = [np.full(t.shape, 77, np.float32) for j, t in enumerate(launch.group.outputs) if j not in shared]
-    library.module[launch.kernel](*map(loader.view, [*memory, *fresh, space]))
+    library.kernels[launch.kernel](*map(loader.view, [*memory, *fresh, space]))
     queue = iter(fresh)
     return [memory[shared[j]] if j in shared else next(queue) for j in range(len(launch.group.outputs))]
 
