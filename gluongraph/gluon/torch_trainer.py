@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gluongraph.errors import MXNetError, with_user_location
@@ -33,6 +33,24 @@ def taken_over(optimizer: Any, params: Any, arguments: Mapping[str, Any] | None)
     params = params.collect_params() if isinstance(params, Block) else params
     listed = list(params.values()) if hasattr(params, "values") else params
     return TorchOptimizers(optimizer, listed, **(arguments or {}))
+
+
+def why_unknown(optimizer: Any) -> str | None:
+    """Why this optimizer of torch.optim cannot be taken over, with its name; None where its formula is known."""
+    from gluongraph.torch import optimizers
+
+    return optimizers.why_unknown(optimizer)
+
+
+def can_take_over(optimizers: Sequence[Any]) -> bool:
+    """Are the formulas of these optimizers of torch.optim known, and their tensors parameters here, each of one of
+    them?"""
+    from gluongraph.torch.parameters import parameter_of
+
+    tensors = [p for each in optimizers for group in each.param_groups for p in group["params"]]
+    apart = len({id(tensor) for tensor in tensors}) == len(tensors)
+    known = all(why_unknown(each) is None for each in optimizers)
+    return known and apart and all(parameter_of(tensor) is not None for tensor in tensors)
 
 
 def state_dict_of(trainer: Trainer, torch: TorchOptimizers | None) -> Any:

@@ -21,6 +21,7 @@ from gluongraph.checkpoint import collective
 from gluongraph.checkpoint.part import REST, WEIGHTS
 from gluongraph.errors import FormatError, warn, with_user_location
 from gluongraph.host.interrupts import import_whole
+from gluongraph.lightning import optimizer_states
 from gluongraph.lightning.batch import as_array, to_user
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hparams import WHOLE, Hyperparameters, _is_plain
@@ -145,11 +146,12 @@ def save(trainer: Any, path: Any, weights_only: bool) -> None:
         a for acc in trainer.metric_log.stores["train"].accumulators.values() for a in acc.arrays
     )
     told, arrays = _told(trainer, weights_only)
+    own: dict[str, Array] = {}
+    if not weights_only and _keeps_states(trainer):
+        told[optimizer_states.KEY] = optimizer_states.taken(trainer.optimizers, own)
     content = state.taken(step, {KEY: told}, None)
-    if arrays:
-        content = Content(
-            content.step, {**content.groups, USER: arrays}, content.about, content.metrics, content.writer
-        )
+    if more := {name: group for name, group in ((USER, arrays), (optimizer_states.GROUP, own)) if group}:
+        content = Content(content.step, {**content.groups, **more}, content.about, content.metrics, content.writer)
     communicator = step.trainer.communicator
     if communicator.size == 1:
         disk.write_alone(place, content)
@@ -157,6 +159,12 @@ def save(trainer: Any, path: Any, weights_only: bool) -> None:
     trainer.ranks.agree(f"save_checkpoint after {trainer.global_step} updates")
     whole = collective.gathered(step, content)
     collective.on_rank_0(communicator, lambda: str(disk.write_alone(place, whole)))
+
+
+def _keeps_states(trainer: Any) -> bool:
+    """Have optimizers of PyTorch's states that the gluon.Trainer does not hold?"""
+    engines = trainer.engines
+    return engines.mode == "eager" and engines.engine is not None and engines.engine.keeps_states
 
 
 def _step_to_save(trainer: Any) -> Any:
@@ -300,9 +308,13 @@ def load_training(trainer: Any, content: Content) -> None:
     checkpoint = told_by(content, trainer.is_torch)
     engines, step = trainer.engines, trainer.step or _step_to_save(trainer)
     communicator = step.trainer.communicator
+    own = checkpoint.get(optimizer_states.KEY)
+    optimizer_states.check(own, trainer.optimizers, _keeps_states(trainer))
     state.put_all(*state.ready(step, content, communicator.rank, communicator.size))
     if engines.mode == "eager":
         engines.engine.pull_states()
+    if own is not None:
+        optimizer_states.put(trainer.optimizers, own, content.groups.get(optimizer_states.GROUP, {}))
     trainer.counters.load(checkpoint["loops"]["counters"])
     if trainer.max_epochs not in (None, -1) and trainer.current_epoch > trainer.max_epochs:
         message = f"the checkpoint is of epoch {trainer.current_epoch}, and max_epochs={trainer.max_epochs}"

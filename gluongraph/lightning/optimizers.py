@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from gluongraph.errors import warn
-from gluongraph.gluon.torch_trainer import is_of_torch
+from gluongraph.gluon.torch_trainer import can_take_over, is_of_torch, why_unknown
 from gluongraph.gluon.trainer import Trainer as GluonTrainer
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.optimizer import Optimizer
@@ -128,10 +128,30 @@ def _scheduler(given: Any, monitor: str | None, optimizers: list[Any], manual: b
     return made
 
 
-def gluon_trainer(optimizers: list[Any], module: Any, how: dict[str, Any]) -> GluonTrainer:
+class OwnUpdates(Optimizer):
+    """In place of optimizers of PyTorch's that make the updates of eager steps themselves, and keep their states."""
+
+    def rule(self, w: Any, g: Any, state: Any, s: Any) -> Any:
+        """None: there are no updates here."""
+        raise misconfigured("optimizers of PyTorch's make these updates", help="trainer.fit(...)")
+
+
+def gluon_trainer(
+    optimizers: list[Any], module: Any, how: dict[str, Any], parameters: Mapping[str, Any] | None
+) -> GluonTrainer:
     """The gluon.Trainer that updates as these optimizers do; `how` are its arguments about ranks, if there are
-    several."""
+    several. Where steps are eager, and PyTorch's optimizers are other ones than it knows, it holds the `parameters` of
+    the module alone; they are None where steps are compiled.
+
+    Raises:
+        MisconfigurationException: steps are compiled, and the formula of an optimizer is not known.
+    """
     first = optimizers[0]
+    if is_of_torch(optimizers):
+        if parameters is None:
+            _check_known(optimizers)
+        elif not can_take_over(optimizers):
+            return GluonTrainer(dict(parameters), OwnUpdates(), **how)
     for each in optimizers:
         if how and isinstance(each, GluonTrainer):
             each.distribute(how.get("strategy"))
@@ -140,6 +160,14 @@ def gluon_trainer(optimizers: list[Any], module: Any, how: dict[str, Any]) -> Gl
     if isinstance(first, Optimizer):
         return GluonTrainer(module.collect_params(), first, **how)
     return GluonTrainer.from_torch(optimizers if len(optimizers) > 1 else first, **how)
+
+
+def _check_known(optimizers: list[Any]) -> None:
+    """Raise MisconfigurationException for a class of optimizers that a compiled step cannot update by."""
+    for each in optimizers:
+        if why := why_unknown(each):
+            help = "L.Trainer(eager=True), where steps and updates are PyTorch's"
+            raise misconfigured(f"a compiled step cannot update by {why}", help=help)
 
 
 class LightningOptimizer:

@@ -172,7 +172,9 @@ class Run:
         how: dict[str, Any] = {}
         if trainer.world_size > 1:
             how = {"kvstore": "dist_sync"} | ({"strategy": trainer.sharding} if trainer.sharding else {})
-        trainer.gluon_trainer = gluon_trainer(made.optimizers, module, how) if made.optimizers else None
+        eager = trainer.engines.choose() == "eager"
+        own = trainer.engines.steps.block._collect_params_with_prefix() if eager and trainer.is_torch else None
+        trainer.gluon_trainer = gluon_trainer(made.optimizers, module, how, own) if made.optimizers else None
         trainer.engines.prepare(trainer.gluon_trainer)
         trainer.hooks.call("on_fit_start")
         _describe_to_loggers(trainer, module)

@@ -236,13 +236,18 @@ def _options(member: Optimizer) -> dict[str, Any]:
     return {**defaults, **{name: value for name, value in own.items() if name in defaults or not defaults}}
 
 
-def _rule_of(given: Any) -> Callable[[], TorchRule]:
+def why_unknown(given: Any) -> str | None:
+    """Why this optimizer cannot be taken over, with its name; None where its formula is known."""
     cls = type(given)
     if cls.__module__.startswith("torch.optim") and cls.__name__ in RULES:
-        return RULES[cls.__name__]
-    name = f"{cls.__module__}.{cls.__qualname__}"
-    why = _INSTEAD.get(cls.__name__, "its formula is not known here")
-    message = f"the Trainer cannot take over {name}: {why}"
+        return None
+    return f"{cls.__module__}.{cls.__qualname__}: {_INSTEAD.get(cls.__name__, 'its formula is not known here')}"
+
+
+def _rule_of(given: Any) -> Callable[[], TorchRule]:
+    if (why := why_unknown(given)) is None:
+        return RULES[type(given).__name__]
+    message = f"the Trainer cannot take over {why}"
     known = ", ".join(sorted(RULES))
     help = f"of torch.optim there are {known}; state another one's formula as rule() of an mx.optimizer.Optimizer"
     raise MXNetError(with_user_location(message, help=help))

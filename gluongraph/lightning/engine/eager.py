@@ -13,7 +13,7 @@ from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.batch import batch_size_of, flatten, to_framework
 from gluongraph.lightning.engine.steps import loss_of
 from gluongraph.lightning.errors import misconfigured
-from gluongraph.lightning.optimizers import LightningOptimizer
+from gluongraph.lightning.optimizers import LightningOptimizer, OwnUpdates
 
 if TYPE_CHECKING:
     from gluongraph.lightning.engine.averaging import RankAverage
@@ -28,9 +28,19 @@ def call_step(trainer: Any, module: Any, kind: str, batch: Any, batch_idx: int, 
     trainer.batch_size = batch_size_of(flatten(batch)[0])
     before, module._current_fx = module._current_fx, kind
     try:
-        return getattr(module, kind)(*args)
+        with _casting(trainer):
+            return getattr(module, kind)(*args)
     finally:
         module._current_fx = before
+
+
+def _casting(trainer: Any) -> Any:
+    """Within, PyTorch computes in bfloat16 what the mixed precisions compute so: on a CPU "16-mixed" does, too."""
+    if not trainer.is_torch or not trainer.precision.endswith("-mixed"):
+        return nullcontext()
+    from gluongraph.torch.export import torch
+
+    return torch().autocast("cpu", dtype=torch().bfloat16, cache_enabled=False)
 
 
 def evaluate_eagerly(
@@ -88,8 +98,12 @@ class EagerEngine:
         made: list[Any] = [None]
 
         def closure() -> Any:
-            made[0] = self._gradients(batch, batch_idx, accumulates)
-            return None if made[0] is None else made[0][0]
+            with self._with_gradients():
+                made[0] = self._gradients(batch, batch_idx, accumulates)
+            if made[0] is None:
+                return None
+            loss, window = made[0][0], self.trainer.window_length(batch_idx)
+            return (loss.detach() if self.torch else loss) / window
 
         if accumulates:
             closure()
@@ -101,6 +115,14 @@ class EagerEngine:
             optimizer = self.optimizers[0]
             hooks.call_module("optimizer_step", trainer.current_epoch, batch_idx, optimizer, closure)
         return made[0]
+
+    def _with_gradients(self) -> Any:
+        """Within, gradients are computed: optimizers of PyTorch's may call the closure where they are not."""
+        if not self.torch:
+            return nullcontext()
+        from gluongraph.torch.export import torch
+
+        return torch().enable_grad()
 
     def _call(self, batch: Any, batch_idx: int) -> Any:
         if self._average is not None:
@@ -189,16 +211,23 @@ class EagerEngine:
             self._average.average()
         hooks.call("on_after_backward")
 
-    # -- checkpoints: the optimizers' own states are those of the trainer that is saved
+    # -- checkpoints: the optimizers' own states are those of the trainer that is saved, where it knows what they mean
+
+    @property
+    def keeps_states(self) -> bool:
+        """Are the states of PyTorch's optimizers theirs alone, since the trainer does not know what they mean?"""
+        return self.gluon_trainer is not None and isinstance(self.gluon_trainer.optimizer, OwnUpdates)
 
     def push_states(self) -> None:
         """Give the states of PyTorch's optimizers to the trainer that a checkpoint is taken from."""
-        if self.torch and self.gluon_trainer is not None:
+        if self.keeps_states:
+            self.gluon_trainer.optimizer.num_update = self.trainer.global_step
+        elif self.torch and self.gluon_trainer is not None:
             take_states(self.gluon_trainer)
 
     def pull_states(self) -> None:
         """Take the states of PyTorch's optimizers from the trainer that a checkpoint was put into."""
-        if self.torch and self.gluon_trainer is not None:
+        if self.torch and self.gluon_trainer is not None and not self.keeps_states:
             told = self.gluon_trainer.torch_state_dict()
             for each, state in zip(self.trainer.optimizers, told if isinstance(told, list) else [told], strict=True):
                 each.load_state_dict(state)

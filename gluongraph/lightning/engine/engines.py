@@ -51,6 +51,11 @@ class Engines:
         self._seconds: list[float] = []
         self._joins: int | None = None
 
+    def choose(self) -> str:
+        """Choose how steps are computed, which is told: "fused", "staged" or "eager"."""
+        self.mode, self.why = self._mode()
+        return self.mode
+
     def _mode(self) -> tuple[str, str]:
         trainer, module = self.trainer, self.module
         if trainer.eager:
@@ -67,9 +72,8 @@ class Engines:
         return "fused", "no hook looks at gradients"
 
     def prepare(self, gluon_trainer: Any) -> None:
-        """Make the engine that trains."""
+        """Make the engine that trains, in the mode that has been chosen."""
         trainer, store = self.trainer, self.trainer.metric_log.stores["train"]
-        self.mode, self.why = self._mode()
         if self.mode == "eager":
             self.engine = EagerEngine(trainer, self.module, self.steps, gluon_trainer, store, self.torch)
         elif self.mode == "staged":

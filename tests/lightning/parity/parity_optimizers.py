@@ -77,6 +77,66 @@ def optimizers_of_each_kind(L: ModuleType) -> Result:
     return {name: result["weights"] for name, result in made.items()}
 
 
+class Signs(torch.optim.Optimizer):
+    """An optimizer of a user's, with tensors and numbers as its state."""
+
+    def __init__(self, params: Any, lr: float = 0.02, betas: tuple[float, float] = (0.9, 0.99)):
+        super().__init__(params, {"lr": lr, "betas": betas})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        with torch.enable_grad():
+            loss = closure()
+        for group in self.param_groups:
+            (first, second), rate = group["betas"], group["lr"]
+            for p in group["params"]:
+                state = self.state[p]
+                mean = state.setdefault("mean", torch.zeros_like(p))
+                state["count"] = state.get("count", 0) + 1
+                p.sub_(torch.sign(first * mean + (1 - first) * p.grad), alpha=rate / state["count"])
+                mean.mul_(second).add_(p.grad, alpha=1 - second)
+        return loss
+
+
+@case
+def optimizers_without_a_formula(L: ModuleType) -> Result:
+    """Steps are eager, since `backward` is overridden: PyTorch's own optimizers make the updates."""
+    kinds = {
+        "LBFGS": lambda p: torch.optim.LBFGS(p, lr=0.1, max_iter=4, history_size=3),
+        "searching": lambda p: torch.optim.LBFGS(p, max_iter=4, line_search_fn="strong_wolfe"),
+        "Adafactor": lambda p: torch.optim.Adafactor(p, lr=0.02),
+        "Signs": Signs,
+    }
+
+    def made(kind: Any, **how: Any) -> Result:
+        class Model(linear(L)):  # type: ignore[misc]
+            calls = 0
+
+            def training_step(self, batch: Any, batch_idx: int) -> Any:
+                self.calls += 1
+                return super().training_step(batch, batch_idx)
+
+            def backward(self, loss: Any) -> None:
+                loss.backward()
+
+            def configure_optimizers(self) -> Any:
+                optimizer = kind(self.parameters())
+                schedule = schedules.StepLR(optimizer, 2, 0.5)
+                return [optimizer], [{"scheduler": schedule, "interval": "step"}]
+
+        model = Model()
+        runner = trainer(L, max_epochs=2, **how)
+        runner.fit(model, loader(4))
+        return {"calls": model.calls, **told(runner, model)}
+
+    hows: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "windows": {"accumulate_grad_batches": 2, "gradient_clip_val": 0.2},
+        "bf16": {"precision": "bf16-mixed"},
+    }
+    return {f"{name}, {how}": made(kinds[name], **hows[how]) for name in kinds for how in hows}
+
+
 @case
 def no_optimizer(L: ModuleType) -> Result:
     return optimized(L, lambda module: None)
