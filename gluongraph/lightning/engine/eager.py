@@ -82,6 +82,7 @@ class EagerEngine:
         self.gluon_trainer, self.store = gluon_trainer, store
         self.optimizers = [LightningOptimizer(each, self._step, module) for each in trainer.optimizers]
         self._average: RankAverage | None = None
+        self._updated = False  # has optimizer_step made an update?
         if trainer.world_size > 1:
             if trainer.sharding:
                 message = f"{type(module).__name__} trains eagerly, and strategy={trainer.sharding!r} divides its state"
@@ -112,8 +113,9 @@ class EagerEngine:
             self.trainer.engines.count(True)  # max_steps holds for a training that updates nothing, too
         else:
             hooks, trainer = self.trainer.hooks, self.trainer
-            optimizer = self.optimizers[0]
+            optimizer, self._updated = self.optimizers[0], False
             hooks.call_module("optimizer_step", trainer.current_epoch, batch_idx, optimizer, closure)
+            trainer.engines.count(not self._updated)  # `optimizer_step` may make several updates, or none
         return made[0]
 
     def _with_gradients(self) -> Any:
@@ -188,8 +190,9 @@ class EagerEngine:
         if manual:
             self.trainer.hooks.call("on_before_optimizer_step", optimizer)
             closure = self._checking(optimizer, closure)
-        made = self._own_step(optimizer, closure, how)
-        self.trainer.engines.count(False)
+        made, self._updated = self._own_step(optimizer, closure, how), True
+        if manual:
+            self.trainer.engines.count(False)
         return made
 
     def _own_step(self, optimizer: Any, closure: Callable[[], Any] | None, how: Mapping[str, Any]) -> Any:

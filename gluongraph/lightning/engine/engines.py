@@ -105,16 +105,15 @@ class Engines:
         if self._joins is None:
             self._measure(arrays, made, time.perf_counter() - begin)
         if not accumulates:
-            left_out = made is None or self.engine.skipped > skipped
-            self.count(left_out)
+            self.count(made is None, self.engine.skipped > skipped)
         counters.window = counters.window + 1 if accumulates else 0
         return made
 
-    def count(self, left_out: bool) -> None:
-        """Count an update, or one that was left out."""
+    def count(self, left_out: bool, skipped: bool = False) -> None:
+        """Count an update, or one that was left out: was it `skipped` since a gradient was not finite?"""
         counters = self.trainer.counters
-        self.skipped_last = left_out
-        if left_out:
+        self.skipped_last = skipped
+        if left_out or skipped:
             counters.steps_skipped += 1
         else:
             counters.steps_applied += 1

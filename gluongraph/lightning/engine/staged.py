@@ -47,7 +47,7 @@ class StagedEngine(FusedEngine):
         wrapped = LightningOptimizer(self.optimizer, self._optimizer_step, self.module)
         trainer = self.trainer
         trainer.hooks.call_module("optimizer_step", trainer.current_epoch, batch_idx, wrapped, closure)
-        trainer.engines.count(not self._updated or self.skipped > skipped)
+        trainer.engines.count(not self._updated, self.skipped > skipped)
         self._begun = False
         return made[0]
 

@@ -359,6 +359,30 @@ def optimizer_step_that_makes_no_update(L: ModuleType) -> Result:
 
 
 @case
+def updates_left_out_by_optimizer_step(L: ModuleType) -> Result:
+    """Each call of `optimizer_step` is counted, and advances schedules, whether it makes an update, none or two; here
+    in eager steps and in those with hooks between gradients and update."""
+
+    def made(eager: bool, updates: Any) -> Result:
+        class Model(linear(L)):  # type: ignore[misc]
+            def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+                optimizer_closure()
+                for _ in range(updates(batch_idx)):
+                    optimizer.step()
+
+            def configure_optimizers(self) -> Any:
+                optimizer = sgd(self)
+                return [optimizer], [{"scheduler": schedules.StepLR(optimizer, 1, 0.9), "interval": "step"}]
+
+        if eager:
+            Model.backward = lambda self, loss: loss.backward()
+        return fit(L, loader(8), None, Model, max_epochs=1)
+
+    made_by = {f"every second, {eager}": made(eager, lambda batch_idx: batch_idx % 2) for eager in (True, False)}
+    return made_by | {"two": made(True, lambda batch_idx: 2)}
+
+
+@case
 def optimizer_step_of_the_modules_own(L: ModuleType) -> Result:
     """Warming up by hand, as many modules do it."""
 
