@@ -152,6 +152,15 @@ def tracing() -> bool:
     return STATE.tracer is not None
 
 
+def has_gradient(result: NDArray, arrays: Collection[NDArray]) -> bool:
+    """Within a trace: does a gradient flow from a result, of floats, to one of these arrays from outside?"""
+    tracer = STATE.tracer
+    assert tracer is not None
+    inputs = [tracer.inputs[tracer.names[key]] for a in arrays if (key := id(a.storage)) in tracer.names]
+    node = tracer.node(result)
+    return any(g is not None for g in gradients([node], [ones(node.ty)], inputs))
+
+
 _NO_SCOPE: AbstractContextManager[None] = nullcontext()
 
 

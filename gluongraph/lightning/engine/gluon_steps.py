@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.dtypes import is_float
 from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.lightning.batch import Structure, unflatten
-from gluongraph.lightning.engine.steps import Traced, arguments
+from gluongraph.lightning.engine.steps import TRAINS_NOTHING, Traced, arguments
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.read_attributes import ReadAttributes, noting
 from gluongraph.lightning.recording import Recorder, recording
 from gluongraph.ndarray import NDArray
+from gluongraph.tracing.tracer import has_gradient
 
 _OWN = frozenset({"_trainer", "_current_fx"})  # attributes that LightningModule keeps for itself
 
@@ -52,6 +54,18 @@ class GluonSteps(HybridBlock):
         reads = ReadAttributes()
         with noting(reads, [module], type(module), _OWN), recording(recorder):
             result = getattr(module, kind)(*arguments(module, kind, batch, dataloader_idx))
+            if kind == "training_step":
+                self._check_trains(result)
         reads.guard()
         values = [v if isinstance(v, NDArray) else NDArray(np.asarray(v, np.float64)) for v in recorder.values]
         return Traced(result, tuple(recorder.logged), values)
+
+    def _check_trains(self, result: Any) -> None:
+        """Raise MisconfigurationException for a loss that depends on no parameter that is trained."""
+        loss = result.get("loss") if isinstance(result, dict) else result
+        if not isinstance(loss, NDArray) or not is_float(loss.type.dtype):
+            return  # what else is wrong with it is said elsewhere
+        trained = [p for p in self.collect_params().values() if p.grad_req != "null" and p.ready]
+        if not has_gradient(loss, [array for p in trained for array in p.list_data()]):
+            help = "leave out .detach() and nd.BlockGrad on the way to it; or let parameters have grad_req='write'"
+            raise misconfigured(TRAINS_NOTHING, help=help)

@@ -16,6 +16,8 @@ from gluongraph.lightning.metrics import Logged, Observed
 from gluongraph.lightning.read_attributes import TracedNumber
 from gluongraph.ndarray import NDArray
 
+TRAINS_NOTHING = "training_step gave a loss that depends on no parameter that is trained"
+
 
 @dataclass
 class Traced:

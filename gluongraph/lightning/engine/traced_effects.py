@@ -11,6 +11,7 @@ from typing import Any
 
 from gluongraph.errors import warn, with_user_location
 from gluongraph.gluon.trace_guards import PLAIN
+from gluongraph.lightning.engine.steps import TRAINS_NOTHING
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.torch import export
 from gluongraph.torch.export import ExportError
@@ -47,9 +48,8 @@ class Effects:
             MisconfigurationException: there is nothing that its loss trains.
         """
         if kind == "training_step" and not self.trains:
-            message = "training_step gave a loss that depends on no parameter that is trained"
             help = "leave out .detach() and torch.no_grad() on the way to it; or let parameters require gradients"
-            raise misconfigured(message, help=help)
+            raise misconfigured(TRAINS_NOTHING, help=help)
         hook = f"on_{kind.removesuffix('_step').replace('training', 'train')}_batch_end"
         if self.kept:
             where = f"self.{self.kept[0]}, and is compiled: they have no values while it is traced"

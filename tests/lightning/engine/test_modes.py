@@ -111,6 +111,40 @@ def test_a_step_that_gives_none_is_counted() -> None:
     assert all(np.array_equal(a, b) for a, b in zip(before, weights(model), strict=True))
 
 
+@pytest.mark.parametrize("how", ["detached", "blocked", "other", "frozen", "integral"])
+@pytest.mark.parametrize("kind", [Plain, Staged])
+def test_a_loss_that_trains_nothing_is_refused(how: str, kind: Any) -> None:
+    class Model(kind):  # type: ignore[misc]
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = super().training_step(batch, batch_idx)
+            if how == "integral":
+                return (self.net(batch[0]).argmax(axis=1) == batch[1]).mean()
+            return {
+                "detached": lambda: loss.detach(),
+                "blocked": lambda: {"loss": mx.nd.BlockGrad(loss)},
+                "other": lambda: batch[0].mean(),
+            }.get(how, lambda: loss)()
+
+    before = weights(model := Model())
+    if how == "frozen":
+        model.collect_params().setattr("grad_req", "null")
+    with pytest.raises(L.MisconfigurationException, match=r"depends on no parameter that is trained\n[\s\S]*grad_req"):
+        fit(model)
+    assert all(np.array_equal(a, b) for a, b in zip(before, weights(model), strict=True))
+
+
+def test_a_loss_that_trains_a_part() -> None:
+    class Part(Plain):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            hidden = self.net[2](self.net[1](self.net[0](batch[0]))).detach()
+            return self.loss(self.net[3](hidden), batch[1]).mean()
+
+    before = weights(model := Part())
+    fit(model)
+    changed = [not np.array_equal(a, b) for a, b in zip(before, weights(model), strict=True)]
+    assert changed[:2] == [False, False] and changed[-2:] == [True, True]
+
+
 def test_a_vector_cannot_be_logged() -> None:
     class Vector(GluonModel):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
