@@ -67,6 +67,26 @@ def test_without_shuffling_the_ranks_alternate(make: Make) -> None:
     assert by_rank(make(), 1, 0, shuffle=False) is not None
 
 
+def test_shuffled_ranks_read_in_lightnings_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And in the loader's own order where it is not shuffled, which Lightning shuffles all the same."""
+    connector = pytest.importorskip("lightning.pytorch.trainer.connectors.data_connector")
+    monkeypatch.setenv("PL_GLOBAL_SEED", "7")
+
+    def lightnings(loader: Any, rank: int, epoch: int) -> list[int]:
+        sampler = connector._get_distributed_sampler(loader, True, 0, num_replicas=2, rank=rank)
+        sampler.set_epoch(epoch)
+        return list(sampler)
+
+    def ours(loader: Any, rank: int, epoch: int) -> list[int]:
+        part = by_rank(loader, 2, rank, is_shuffled(loader))
+        set_epoch(part, epoch)
+        return samples(part)
+
+    cases = [(rank, epoch) for rank in range(2) for epoch in range(3)]
+    assert all(ours(of_torch(shuffle=True), *case) == lightnings(of_torch(shuffle=True), *case) for case in cases)
+    assert all(ours(of_torch(), *case) != lightnings(of_torch(), *case) for case in cases)
+
+
 @pytest.mark.parametrize("make", KINDS)
 def test_predictions_are_made_once(make: Make) -> None:
     parts = [by_rank(make(), 3, rank, shuffle=False, pad=False) for rank in range(3)]
