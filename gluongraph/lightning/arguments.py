@@ -166,16 +166,17 @@ def strategy_of(strategy: Any) -> str | None:
 
 
 def check_precision(precision: Any) -> str:
-    """The precision of `mx.compile` for Lightning's name.
+    """Lightning's name of a precision, which `mx.compile` takes too.
 
     Raises:
         MisconfigurationException: there is no such precision.
 
     >>> check_precision("bf16"), check_precision(None)
-    ('bf16-mixed', '32')
+    ('bf16-mixed', '32-true')
     """
     try:
-        return precision_of("32" if precision is None else precision).name
+        name = precision_of("32" if precision is None else precision).name
+        return f"{name}-true" if name.isdigit() else name
     except ValueError as error:
         raise misconfigured(str(error).partition("\n")[0]) from None
 

@@ -148,7 +148,7 @@ class Run:
     def _cast(self) -> None:
         """Cast the module's parameters, where the precision asks for it."""
         trainer, module = self.trainer, self.module
-        dtype = {"64": "float64", "bf16-true": "bfloat16", "16-true": "float16"}.get(trainer.precision)
+        dtype = {"64-true": "float64", "bf16-true": "bfloat16", "16-true": "float16"}.get(trainer.precision)
         trainer.cast = dtype
         if dtype is None:
             return

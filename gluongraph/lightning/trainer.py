@@ -365,7 +365,7 @@ class Trainer(RunState):
 
     def compile_options(self, evaluation: bool = False) -> dict[str, Any]:
         """The arguments of `mx.compile`."""
-        mixed = self.precision if self.precision.endswith("-mixed") or self.precision == "32" else "32"
+        mixed = self.precision if self.precision.endswith("-mixed") else "32"
         options: dict[str, Any] = {"target": self.target, "precision": mixed}
         if evaluation:
             return {**options, "precision": "bf16-mixed" if mixed == "bf16-mixed" else "32"}

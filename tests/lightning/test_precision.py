@@ -64,6 +64,18 @@ def test_torch(precision: Any) -> None:
     assert {str(p.dtype) for p in model.parameters()} == {f"torch.{KEPT[precision]}"}
 
 
+@pytest.mark.parametrize("precision", [None, *KEPT], ids=repr)
+def test_the_name_that_the_trainer_tells(precision: Any) -> None:
+    """As Lightning's, which trains with bfloat16 where a CPU is asked for float16, and says so."""
+    lightning = pytest.importorskip("lightning.pytorch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = lightning.Trainer(accelerator="cpu", devices=1, precision=precision, **QUIET).precision
+    name = L.Trainer(precision=precision, **QUIET).precision
+    assert name == ("16-mixed" if precision in (16, "16", "16-mixed") else expected)
+    assert L.Trainer(precision=name, **QUIET).precision == name
+
+
 @pytest.mark.parametrize("names", ALIASES, ids=lambda names: names[-1])
 def test_names_of_the_same_precision(names: tuple[Any, ...]) -> None:
     models = [GluonModel() for _ in names]

@@ -2,6 +2,7 @@
 
 from gluongraph.lightning.data.combined import CombinedLoader
 from gluongraph.lightning.errors import MisconfigurationException
+from gluongraph.lightning.utilities.devices import move_data_to_device
 from gluongraph.lightning.utilities.grads import grad_norm
 from gluongraph.lightning.utilities.logo import cli_lightning_logo
 from gluongraph.lightning.utilities.rank_zero import (
@@ -18,6 +19,7 @@ __all__ = [
     "MisconfigurationException",
     "cli_lightning_logo",
     "grad_norm",
+    "move_data_to_device",
     "rank_zero_debug",
     "rank_zero_deprecation",
     "rank_zero_info",
