@@ -16,6 +16,10 @@ class MisconfigurationException(MXNetError, ValueError):
     """
 
 
+class SIGTERMException(SystemExit):
+    """The process was asked to end by SIGTERM: raised after the batch, so that callbacks see it in `on_exception`."""
+
+
 def misconfigured(message: str, *, help: str = "") -> MisconfigurationException:
     """The error with the user's line and the way out."""
     return MisconfigurationException(with_user_location(message, help=help))

@@ -39,6 +39,10 @@ class Run:
 
     def __call__(self) -> Any:
         """Run it. An error of any kind reaches on_exception, finalizes loggers and leaves the Trainer usable."""
+        with self.trainer.termination.noticed(self.trainer.world_size):
+            return self._to_its_end()
+
+    def _to_its_end(self) -> Any:
         trainer = self.trainer
         trainer.state.fn, trainer.state.status, trainer.state.stage = self.fn, "running", STAGES[self.fn]
         trainer.should_stop = False

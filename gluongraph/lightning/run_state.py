@@ -17,6 +17,7 @@ from gluongraph.lightning.metrics import Logged, Store
 from gluongraph.lightning.optimizers import LRSchedulerConfig
 from gluongraph.lightning.ranks import Ranks
 from gluongraph.lightning.read_attributes import noted, other_for_each_batch
+from gluongraph.lightning.termination import Termination
 
 
 @dataclass
@@ -56,6 +57,7 @@ class RunState:
         """What a run changes."""
         self.state = State()
         self.should_stop = False
+        self.termination = Termination()
         self.fit_loop = FitLoop(self)
         self.validate_loop = EvaluationLoop(self, "validation")
         self.test_loop = EvaluationLoop(self, "test")
@@ -132,6 +134,11 @@ class RunState:
     def interrupted(self) -> bool:
         """Has the last call been ended by an error?"""
         return self.state.status == "interrupted"
+
+    @property
+    def received_sigterm(self) -> bool:
+        """Has the process been asked to end by SIGTERM? The run ends after the batch."""
+        return self.termination.received
 
     @property
     def model(self) -> Any:

@@ -86,6 +86,7 @@ class EvaluationLoop:
             trainer.dataloader_idx = store.dataloader_idx = index
             for batch_idx, batch in enumerate(_limited(loader, limit)):
                 self._step(batch, batch_idx, index, store)
+                trainer.termination.check()
             trainer.synchronize_metrics(store)
             if store.logs_steps:
                 trainer.metric_log.refresh(True)
@@ -176,6 +177,7 @@ class PredictionLoop(EvaluationLoop):
         for batch_idx, batch in enumerate(_limited(loader, limit)):
             self.current_batch_indices = next(indices)
             output = to_user(self._step(batch, batch_idx, index, store), self.trainer.is_torch)
+            self.trainer.termination.check()
             if keeps:
                 made.append(output)
                 numbers.append(self.current_batch_indices)

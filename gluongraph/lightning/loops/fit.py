@@ -181,6 +181,7 @@ class FitLoop:
                     self._advance(batch)
                 else:
                     self._run_joined(batch, batches, count)
+            self.trainer.termination.check()
             if self._skip_epoch or self._done_within():
                 break
 

@@ -1,5 +1,5 @@
-"""The error of arguments and hooks that mean nothing, under the name that Lightning's scripts import it by."""
+"""Errors of runs, under the names that Lightning's scripts import them by."""
 
-from gluongraph.lightning.errors import MisconfigurationException
+from gluongraph.lightning.errors import MisconfigurationException, SIGTERMException
 
-__all__ = ["MisconfigurationException"]
+__all__ = ["MisconfigurationException", "SIGTERMException"]
