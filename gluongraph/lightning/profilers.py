@@ -6,11 +6,16 @@ import cProfile
 import io
 import pstats
 import time
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from gluongraph.lightning.errors import misconfigured
+
+CALLS = ("run_training_batch", "validation_step", "test_step", "predict_step")  # the parts that are calls of a step
 
 
 class PassThroughProfiler:
@@ -23,6 +28,9 @@ class PassThroughProfiler:
 
     def describe(self) -> None:
         """Nothing."""
+
+    def close(self) -> None:
+        """End what is measured, also where a run has failed."""
 
 
 class SimpleProfiler(PassThroughProfiler):
@@ -90,6 +98,100 @@ class AdvancedProfiler(SimpleProfiler):
         return f"{super().summary()}\n{text.getvalue()}"
 
 
+class PyTorchProfiler(PassThroughProfiler):
+    """What PyTorch's profiler sees: the parts of the loop, and within them the operators of eager steps.
+
+    A compiled step is one range, "run_training_batch" or "validation_step", and so are several steps that are one call.
+
+    `schedule` says which calls are recorded, as `torch.profiler.schedule(...)`; by default three after two that are
+    left out, again and again, of which the last are told. None records all. With `dirpath` and `filename` the table
+    goes to a file; with `dirpath` and `export_to_chrome` a trace for Chrome is there as well. The other arguments are
+    those of Lightning's and of `torch.profiler.profile`; names of layers are not recorded.
+
+    Raises:
+        MisconfigurationException: `emit_nvtx`, or PyTorch is not installed.
+    """
+
+    def __init__(
+        self,
+        dirpath: Any = None,
+        filename: str | None = None,
+        group_by_input_shapes: bool = False,
+        emit_nvtx: bool = False,
+        export_to_chrome: bool = True,
+        row_limit: int = 20,
+        sort_by_key: str | None = None,
+        record_module_names: bool = True,
+        table_kwargs: Mapping[str, Any] | None = None,
+        **profiler_kwargs: Any,
+    ) -> None:
+        if emit_nvtx:
+            raise misconfigured("PyTorchProfiler(emit_nvtx=True): there is no such thing here", help="leave it out")
+        if find_spec("torch") is None:
+            raise misconfigured("PyTorchProfiler: PyTorch is not installed", help='profiler="simple"')
+        self.dirpath, self.filename = None if dirpath is None else Path(dirpath), filename
+        self.row_limit, self.sort_by_key = row_limit, sort_by_key or "cpu_time_total"
+        self._by_shapes = group_by_input_shapes and bool(profiler_kwargs.get("record_shapes"))
+        self._export, self._table = export_to_chrome, dict(table_kwargs or {})
+        self._arguments = profiler_kwargs
+        self._on_trace_ready = profiler_kwargs.pop("on_trace_ready", None)
+        self._running: Any = None
+        self._seen: Any = None  # the events of what was recorded last
+
+    @contextmanager
+    def profile(self, name: str) -> Iterator[None]:
+        """Within: the time counts for this part."""
+        from torch import profiler
+
+        if self._running is None:
+            self._running = self._begin(profiler)
+        with profiler.record_function(name):
+            yield
+        if name in CALLS:
+            self._running.step()
+
+    def _begin(self, profiler: Any) -> Any:
+        warnings.filterwarnings("ignore", message=".*Profiler clears events")  # those of the last cycle are told
+        arguments = {"schedule": profiler.schedule(wait=1, warmup=1, active=3), **self._arguments}
+        if not any(arguments.get(name) for name in ("activities", "use_cuda")):
+            arguments["activities"] = [profiler.ProfilerActivity.CPU]
+        running = profiler.profile(on_trace_ready=self._recorded, **arguments)
+        running.start()
+        return running
+
+    def _recorded(self, running: Any) -> None:
+        """A part of the schedule has been recorded."""
+        self._seen = running.key_averages(group_by_input_shape=self._by_shapes)
+        if self.dirpath is not None and self._export:
+            self.dirpath.mkdir(parents=True, exist_ok=True)
+            running.export_chrome_trace(str(self.dirpath / f"{self.filename or 'profile'}.json"))
+        if self._on_trace_ready is not None:
+            self._on_trace_ready(running)
+
+    def close(self) -> None:
+        """End the profile, if there is one that runs."""
+        running, self._running = self._running, None
+        if running is not None:
+            running.stop()
+
+    def describe(self) -> None:
+        """Print the table, or write it into the file."""
+        self.close()
+        if self.filename is None:
+            print(self.summary())
+            return
+        folder = self.dirpath or Path()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{self.filename}.txt").write_text(self.summary(), encoding="utf-8")
+
+    def summary(self) -> str:
+        """The table of operators and ranges, those that take longest first."""
+        if not self._seen:
+            return "PyTorchProfiler has recorded nothing: its schedule begins later; schedule=None records all calls"
+        how = {"sort_by": self.sort_by_key, "row_limit": self.row_limit, **self._table}
+        return str(self._seen.table(**how))
+
+
 def profiler_of(given: Any) -> Any:
     """A profiler by its name, or as it is.
 
@@ -102,7 +204,10 @@ def profiler_of(given: Any) -> Any:
         return SimpleProfiler()
     if given == "advanced":
         return AdvancedProfiler()
+    if given == "pytorch":
+        return PyTorchProfiler()
     if hasattr(given, "profile"):
         return given
-    help = '"simple", "advanced", or an object with profile(name); kernels are profiled by `gluongraph bench --profile`'
+    kernels = "kernels are profiled by `gluongraph bench --profile`"
+    help = f'"simple", "advanced", "pytorch", or an object with profile(name); {kernels}'
     raise misconfigured(f"profiler={given!r}: there is none of that name", help=help)

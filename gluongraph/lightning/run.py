@@ -59,6 +59,8 @@ class Run:
             trainer.state.stage = None
             if trainer.data is not None:
                 trainer.data.close()
+            if hasattr(trainer.profiler, "close"):
+                trainer.profiler.close()
 
     def _interrupted(self, error: BaseException) -> None:
         trainer = self.trainer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +16,12 @@ from gluongraph.lightning.loops.fit import FitLoop
 from gluongraph.lightning.metric_log import MetricLog, Seen
 from gluongraph.lightning.metrics import Logged, Store
 from gluongraph.lightning.optimizers import LRSchedulerConfig
+from gluongraph.lightning.profilers import PassThroughProfiler
 from gluongraph.lightning.ranks import Ranks
 from gluongraph.lightning.read_attributes import noted, other_for_each_batch
 from gluongraph.lightning.termination import Termination
+
+_UNMEASURED = nullcontext()
 
 
 @dataclass
@@ -45,6 +49,7 @@ class RunState:
     callbacks: list[Callback]
     loggers: list[Any]
     ranks: Ranks
+    profiler: Any
     num_devices: int
     default_root_dir: str
     max_epochs: Any
@@ -134,6 +139,10 @@ class RunState:
     def interrupted(self) -> bool:
         """Has the last call been ended by an error?"""
         return self.state.status == "interrupted"
+
+    def measured(self, name: str) -> Any:
+        """Within: the profiler, if there is one, measures this part."""
+        return _UNMEASURED if type(self.profiler) is PassThroughProfiler else self.profiler.profile(name)
 
     @property
     def received_sigterm(self) -> bool:

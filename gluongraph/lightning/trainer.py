@@ -51,7 +51,7 @@ class Trainer(RunState):
         gradient_clip_val, gradient_clip_algorithm: the largest norm ("norm") or element ("value") of gradients.
         error_if_nonfinite: where the norm of all gradients is not finite, change nothing and raise NotFiniteError.
         deterministic: accepted; results are the same for the same seed in any case.
-        profiler: "simple", "advanced", or an object with `profile(name)`.
+        profiler: "simple", "advanced", "pytorch", or an object with `profile(name)`.
         detect_anomaly: stop at the first NaN or infinity, and name the op that made it.
         barebones: leave out everything that takes time beside the steps.
         sync_batchnorm: with Gluon's SyncBatchNorm layers only.

@@ -62,6 +62,7 @@ ACCEPTED: list[dict[str, Any]] = [
     {"inference_mode": False},
     {"num_nodes": 1},
     {"profiler": "advanced"},
+    {"profiler": "pytorch"},
     {"profiler": "simple"},
     {"reload_dataloaders_every_n_epochs": 1},
     {"sync_batchnorm": True},

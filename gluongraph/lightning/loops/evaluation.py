@@ -100,7 +100,8 @@ class EvaluationLoop:
         batch = trainer.transfer(batch, index or 0)
         where = () if index is None else (index,)
         self._call("batch_start", batch, batch_idx, *where)
-        output = trainer.engines.evaluate(f"{self.kind}_step", batch, batch_idx, index, store)
+        with trainer.measured(f"{self.kind}_step"):
+            output = trainer.engines.evaluate(f"{self.kind}_step", batch, batch_idx, index, store)
         if trainer.hooks.anybody(f"on_{self.kind}_batch_end"):
             output = to_user(output, trainer.is_torch)
         self._call("batch_end", output, batch, batch_idx, *where)

@@ -220,7 +220,8 @@ class FitLoop:
             self._skip_epoch = True
             return
         accumulates = self._accumulates
-        result = trainer.engines.train(batch, index, accumulates)
+        with trainer.measured("run_training_batch"):
+            result = trainer.engines.train(batch, index, accumulates)
         if not accumulates:
             step_schedulers(trainer, "step", index + 1, plateau=False)
         if self._at_last_batch:
@@ -333,7 +334,8 @@ class FitLoop:
         if trainer.cast is not None or (stack := source.stack(count)) is None:
             return False
         arrays, structure = flatten(stack)
-        trainer.engines.train_many(arrays, structure, count)
+        with trainer.measured("run_training_batch"):
+            trainer.engines.train_many(arrays, structure, count)
         self._count(count)
         return True
 
@@ -366,7 +368,9 @@ class FitLoop:
             many.append(arrays)
             if len(many) == count:
                 break
-        trainer.engines.train_many([stacked(each) for each in zip(*many, strict=True)], structure, len(many))
+        stacks = [stacked(each) for each in zip(*many, strict=True)]
+        with trainer.measured("run_training_batch"):
+            trainer.engines.train_many(stacks, structure, len(many))
         self._count(len(many))
         if rest is not None:
             counters.batch_idx += 1
