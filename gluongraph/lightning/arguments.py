@@ -7,6 +7,7 @@ import difflib
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec
 
@@ -90,8 +91,8 @@ def check_limit(name: str, value: Any) -> int | float:
     raise misconfigured(f"{name} is a number of batches, or a share from 0.0 to 1.0; not {value!r}")
 
 
-def seconds_of(name: str, given: Any) -> float | None:
-    """A duration in seconds: "DD:HH:MM:SS", a timedelta or its arguments.
+def seconds_of(name: str, given: Any, otherwise: str = "") -> float | None:
+    """A duration in seconds: "DD:HH:MM:SS", a timedelta or its arguments. `otherwise` is what else may be given.
 
     Raises:
         MisconfigurationException: none of these.
@@ -108,8 +109,43 @@ def seconds_of(name: str, given: Any) -> float | None:
         made = datetime.timedelta(**given) if isinstance(given, dict) else given
         return float(made.total_seconds())
     except (ValueError, TypeError, AttributeError):
-        message = f'{name} is "DD:HH:MM:SS", a timedelta, or a dict of its arguments; not {given!r}'
+        message = f'{name} is "DD:HH:MM:SS", a timedelta, or a dict of its arguments{otherwise}; not {given!r}'
         raise misconfigured(message) from None
+
+
+def counted(name: str, given: Any) -> tuple[int, str | None]:
+    """A number of batches or steps in words, and of which of them it is. Of all else: 0 and None.
+
+    >>> counted("val_check_interval", "10 steps"), counted("val_check_interval", "1 batch"), counted("max_time", 3)
+    ((10, 'steps'), (1, 'batches'), (0, None))
+
+    Raises:
+        MisconfigurationException: it is 0 of them.
+    """
+    found = re.fullmatch(r"\s*(\d+)\s*(step|batch)(?:s|es)?\s*", given) if isinstance(given, str) else None
+    if found is None:
+        return 0, None
+    if int(found[1]) == 0:
+        raise misconfigured(f"{name}={given!r}", help='a number from 1 on, as "10 steps" or "10 batches"')
+    return int(found[1]), {"step": "steps", "batch": "batches"}[found[2]]
+
+
+def updates_of(name: str, given: Any, default: int) -> int:
+    """An interval in updates: their number, or "10 steps".
+
+    >>> updates_of("log_every_n_steps", "10 steps", 50), updates_of("log_every_n_steps", None, 50)
+    (10, 50)
+
+    Raises:
+        MisconfigurationException: neither.
+    """
+    count, unit = counted(name, given)
+    if unit == "steps":
+        return count
+    if unit == "batches":
+        raise misconfigured(f"{name}={given!r}: it is counted in updates", help='a number of them, as 10 or "10 steps"')
+    check_count(name, given, 0)
+    return default if given is None else int(given)
 
 
 def target_of(accelerator: Any) -> str:
@@ -198,14 +234,12 @@ def check_clipping(value: Any, algorithm: Any) -> str | None:
 
 
 def check_val_check_interval(interval: Any, check_val_every_n_epoch: Any) -> int | float:
-    """How often is validated: a share of the epoch, or a number of batches.
+    """How often is validated: a share of the epoch, or a number of batches. 1.0 of what is said by other arguments.
 
     Raises:
         MisconfigurationException: neither.
     """
-    if interval is None:
-        return 1.0
-    if isinstance(interval, (str, dict, datetime.timedelta)):
+    if interval is None or isinstance(interval, (str, dict, datetime.timedelta)):
         return 1.0
     fits = isinstance(interval, (int, float)) and not isinstance(interval, bool)
     if not fits or (isinstance(interval, float) and not 0 <= interval <= 1) or interval < 0:

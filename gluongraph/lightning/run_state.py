@@ -55,6 +55,7 @@ class RunState:
     max_epochs: Any
     max_steps: int
     accumulate_grad_batches: int
+    lightning_remainder: bool
     limit_val_batches: Any
     num_sanity_val_steps: Any
 

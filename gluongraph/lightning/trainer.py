@@ -42,12 +42,15 @@ class Trainer(RunState):
         limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches: a number of batches, or a
             share of them.
         overfit_batches: train and validate on so many batches (or that share), the same in each epoch.
-        val_check_interval: a share of an epoch or a number of batches after which is validated, or a time.
-        check_val_every_n_epoch: validate in each n-th epoch; None counts batches across epochs.
+        val_check_interval: a share of an epoch or a number of batches after which is validated, a number of updates as
+            "10 steps", or a time.
+        check_val_every_n_epoch: validate in each n-th epoch; None counts batches or steps across epochs.
         num_sanity_val_steps: batches of validation before the training; -1 for all.
-        log_every_n_steps: how often loggers get values of steps.
+        log_every_n_steps: how often loggers get values of steps; 10 and "10 steps" are the same.
         enable_checkpointing, enable_progress_bar, enable_model_summary: the callbacks that are there by default.
         accumulate_grad_batches: batches to an update, by the mean of their gradients.
+        lightning_remainder: divide the gradients of the last window of an epoch, which may have fewer batches, by
+            `accumulate_grad_batches`, as Lightning does; by default by their number.
         gradient_clip_val, gradient_clip_algorithm: the largest norm ("norm") or element ("value") of gradients.
         error_if_nonfinite: where the norm of all gradients is not finite, change nothing and raise NotFiniteError.
         deterministic: accepted; results are the same for the same seed in any case.
@@ -95,7 +98,7 @@ class Trainer(RunState):
         val_check_interval: Any = None,
         check_val_every_n_epoch: int | None = 1,
         num_sanity_val_steps: int | None = None,
-        log_every_n_steps: int | None = None,
+        log_every_n_steps: int | str | None = None,
         enable_checkpointing: bool | None = None,
         enable_progress_bar: bool | None = None,
         enable_model_summary: bool | None = None,
@@ -118,6 +121,7 @@ class Trainer(RunState):
         steps_per_call: int | None = None,
         eager: bool = False,
         error_if_nonfinite: bool = False,
+        lightning_remainder: bool = False,
     ):
         if plugins or model_registry:
             raise misconfigured("plugins and model_registry: there are none", help="leave them out")
@@ -139,10 +143,9 @@ class Trainer(RunState):
             overfit_batches,
         )
         self._set_validation(val_check_interval, check_val_every_n_epoch, num_sanity_val_steps)
-        args.check_count("log_every_n_steps", log_every_n_steps, 0)
-        self.log_every_n_steps = 50 if log_every_n_steps is None else log_every_n_steps
+        self.log_every_n_steps: int = args.updates_of("log_every_n_steps", log_every_n_steps, 50)
         args.check_count("accumulate_grad_batches", accumulate_grad_batches, 1)
-        self.accumulate_grad_batches = accumulate_grad_batches
+        self.accumulate_grad_batches, self.lightning_remainder = accumulate_grad_batches, lightning_remainder
         self._clipping = gradient_clip_val, args.check_clipping(gradient_clip_val, gradient_clip_algorithm)
         self.deterministic, self.benchmark, self.inference_mode = deterministic, benchmark, inference_mode
         self.use_distributed_sampler, self.sync_batchnorm = use_distributed_sampler, sync_batchnorm
@@ -202,11 +205,16 @@ class Trainer(RunState):
     def _set_validation(self, interval: Any, every: Any, sanity: Any) -> None:
         args.check_count("check_val_every_n_epoch", every, 1)
         self.check_val_every_n_epoch = every
-        is_time = interval is not None and not isinstance(interval, (int, float))
-        self.val_check_seconds = args.seconds_of("val_check_interval", interval) if is_time else None
-        self.val_check_interval = args.check_val_check_interval(interval, every)
+        count, unit = args.counted("val_check_interval", interval)
+        interval = count if unit == "batches" else interval
+        self.val_check_steps = count if unit == "steps" else None
+        is_time = interval is not None and unit is None and not isinstance(interval, (int, float))
+        otherwise = ', or "10 steps", a number of batches or a share of the epoch'
+        self.val_check_seconds = args.seconds_of("val_check_interval", interval, otherwise) if is_time else None
+        self.val_check_interval = interval if unit == "steps" else args.check_val_check_interval(interval, every)
         if self.fast_dev_run:
             self.val_check_interval, self.check_val_every_n_epoch = 1.0, 1
+            self.val_check_seconds = self.val_check_steps = None
         if sanity is not None:
             args.check_count("num_sanity_val_steps", sanity, -1)
         steps = (0 if self.barebones else 2) if sanity is None else sanity
@@ -356,9 +364,10 @@ class Trainer(RunState):
         return float(value) if value and algorithm == "value" else None
 
     def window_length(self, batch_idx: int) -> int:
-        """How many batches the window of this batch has."""
+        """By how many batches the gradients of the window of this batch are divided: those that it has, unless
+        `lightning_remainder`."""
         every = self.accumulate_grad_batches
-        if every == 1 or self.num_training_batches == float("inf"):
+        if every == 1 or self.lightning_remainder or self.num_training_batches == float("inf"):
             return every
         begin = batch_idx // every * every
         return min(every, int(self.num_training_batches) - begin)

@@ -101,6 +101,8 @@ class Engines:
         every = self.trainer.accumulate_grad_batches > 1
         made = self.engine.train(arrays, structure, every)
         if every and not accumulates:
+            if self.trainer.lightning_remainder:
+                self.engine.divide_by(self.trainer.accumulate_grad_batches)
             self.engine.apply()
         if self._joins is None:
             self._measure(arrays, made, time.perf_counter() - begin)

@@ -114,6 +114,12 @@ class FusedEngine:
         for member, own in zip(self._members, self._bounds, strict=True):
             member.clip_gradient = own if value is None else value
 
+    def divide_by(self, batches: int) -> None:
+        """Have the update divide the gradients that have been added by that many batches, not by their own number."""
+        accumulator = self.step.accumulator
+        if accumulator.batches:
+            accumulator.samples *= batches / accumulator.batches
+
     def apply(self) -> None:
         """The update by the gradients that have been accumulated."""
         if self.step.accumulator.batches:

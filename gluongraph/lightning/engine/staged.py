@@ -82,6 +82,8 @@ class StagedEngine(FusedEngine):
     def _before_update(self) -> None:
         """The hooks that see the gradients of the window, which are their mean now, and clip them."""
         trainer, accumulator = self.trainer, self.step.accumulator
+        if trainer.lightning_remainder:
+            self.divide_by(trainer.accumulate_grad_batches)
         self._scale(1 / accumulator.samples)
         accumulator.samples = 1
         with self._visible():

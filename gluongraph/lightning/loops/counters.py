@@ -21,6 +21,8 @@ class Counters:
     steps_skipped: int = 0  # updates left out because a gradient was not finite, or training_step gave None
     logged_steps: int = 0  # the x axis of loggers: one a window of accumulated batches, whatever optimizers did
     window: int = 0  # batches accumulated since the last update
+    steps_before_epoch: int = 0  # global_step when the epoch began
+    steps_before_batch: int = 0  # global_step before the last batch
     is_last_batch: bool = False
     due: str = ""  # what is left to be done: after on_train_batch_end, a validation, or the end of the epoch
 

@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any
 
-from gluongraph.errors import warn
+from gluongraph.errors import pluralize, warn
 from gluongraph.lightning.batch import Copied, as_array, flatten, flatten_to_stack, stacked, to_user
 from gluongraph.lightning.data.loaders import num_batches
 from gluongraph.lightning.errors import misconfigured
@@ -53,6 +53,9 @@ class FitLoop:
         trainer, interval = self.trainer, self.trainer.val_check_interval
         if trainer.val_check_seconds is not None:
             return None
+        if trainer.val_check_steps is not None:
+            self._check_val_check_steps(trainer.val_check_steps)
+            return None
         if isinstance(interval, int):
             too_large = interval > self.num_batches and trainer.check_val_every_n_epoch is not None
             if too_large and trainer.limit_val_batches > 0:
@@ -66,6 +69,17 @@ class FitLoop:
             message = f"val_check_interval={interval}, and the loader has no length to take a share of"
             raise misconfigured(message, help="1.0, or a number of batches")
         return max(1, int(self.num_batches * interval))
+
+    def _check_val_check_steps(self, interval: int) -> None:
+        """Raise MisconfigurationException where no epoch has so many updates."""
+        trainer = self.trainer
+        if trainer.check_val_every_n_epoch is None or math.isinf(self.num_batches) or trainer.limit_val_batches == 0:
+            return
+        steps = math.ceil(self.num_batches / trainer.accumulate_grad_batches)
+        if trainer.lightning_module.automatic_optimization and interval > steps:
+            message = f'val_check_interval="{interval} steps", and an epoch has {pluralize(steps, "step")}'
+            help = "limit_val_batches=0 for no validation; check_val_every_n_epoch=None counts across epochs"
+            raise misconfigured(message, help=help)
 
     @property
     def max_epochs(self) -> int:
@@ -133,6 +147,7 @@ class FitLoop:
         resumed = counters.batch_idx >= 0
         batches = trainer.data.epoch(self.loader, counters.epoch, self.num_batches)
         if not resumed:
+            counters.steps_before_epoch = counters.global_step
             trainer.hooks.call("on_train_epoch_start")
         trainer.metric_log.on_step = True
         self._skip_epoch, counters.is_last_batch, self._batches_stay = False, False, False
@@ -220,6 +235,7 @@ class FitLoop:
             self._skip_epoch = True
             return
         accumulates = self._accumulates
+        counters.steps_before_batch = counters.global_step
         with trainer.measured("run_training_batch"):
             result = trainer.engines.train(batch, index, accumulates)
         if not accumulates:
@@ -287,12 +303,19 @@ class FitLoop:
             return True
         if trainer.val_check_seconds is not None:
             return bool(time.monotonic() - trainer.last_validation >= trainer.val_check_seconds)
+        if trainer.val_check_steps is not None:
+            now, before = self._steps_of(counters.global_step), self._steps_of(counters.steps_before_batch)
+            return bool(now // trainer.val_check_steps > before // trainer.val_check_steps)
         if isinstance(trainer.limit_train_batches, int) and self.val_check_batch == math.inf:
             return (counters.batch_idx + 1) % trainer.limit_train_batches == 0
         if self.val_check_batch in (math.inf, None):
             return last
         number = counters.batches_seen if trainer.check_val_every_n_epoch is None else counters.batch_idx + 1
         return number % self.val_check_batch == 0
+
+    def _steps_of(self, step: int) -> int:
+        """The number of a step in the epoch, or in the training, as intervals of validation count."""
+        return step if self.trainer.check_val_every_n_epoch is None else step - self.counters.steps_before_epoch
 
     def _validate(self) -> None:
         trainer = self.trainer
@@ -309,6 +332,8 @@ class FitLoop:
         trainer = self.trainer
         if not trainer.engines.joins or trainer.should_stop or math.isinf(self.num_batches):
             return False
+        if trainer.accumulate_grad_batches != 1:  # which a callback may change between epochs
+            return False
         return not any(trainer.hooks.overridden(name) for name in BATCH_HOOKS)
 
     def _free(self) -> int:
@@ -321,7 +346,10 @@ class FitLoop:
             every = trainer.log_every_n_steps
             limits.append(every - 1 - counters.logged_steps % every)
         if self.validates_in_epoch():
-            if trainer.val_check_seconds is not None or self.val_check_batch is None:
+            if trainer.val_check_steps is not None:
+                steps = self._steps_of(counters.global_step)
+                limits.append(trainer.val_check_steps - 1 - steps % trainer.val_check_steps)
+            elif trainer.val_check_seconds is not None or self.val_check_batch is None:
                 limits.append(1)
             elif not math.isinf(self.val_check_batch):
                 number = counters.batches_seen if trainer.check_val_every_n_epoch is None else counters.batch_idx + 1

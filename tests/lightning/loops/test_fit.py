@@ -194,23 +194,106 @@ def test_batches_of_an_unknown_number() -> None:
     assert trainer.num_training_batches == float("inf") and trainer.global_step == 6  # 2, 2 and 1 batches
 
 
-def test_the_last_window_is_a_mean_over_its_own_batches() -> None:
-    """5 batches, 2 to an update: the last update is as large as if its batch stood alone."""
+class Ones(L.LightningModule):
+    """A weight that each update makes less by the mean of gradients, each of which is 1."""
 
-    class Linear(L.LightningModule):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = mx.gluon.nn.Dense(1, in_units=1, use_bias=False)
-            self.net.initialize(mx.init.Zero())
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = mx.gluon.nn.Dense(1, in_units=1, use_bias=False)
+        self.net.initialize(mx.init.Zero())
 
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            return self.net(batch[0]).sum()
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return self.net(batch[0]).sum()
 
-        def configure_optimizers(self) -> Any:
-            return mx.gluon.Trainer(self.collect_params(), "sgd", {"learning_rate": 1.0})
+    def configure_optimizers(self) -> Any:
+        return mx.gluon.Trainer(self.collect_params(), "sgd", {"learning_rate": 1.0})
 
-    trainer, model = fit(Linear(), [(np.ones((1, 1), np.float32),)] * 5, max_epochs=1, accumulate_grad_batches=2)
+
+class StagedOnes(Ones):
+    def on_before_optimizer_step(self, optimizer: Any) -> None: ...
+
+
+def ones(count: int) -> list[Any]:
+    return [(np.ones((1, 1), np.float32),)] * count
+
+
+@pytest.mark.parametrize("how", [{}, {"steps_per_call": 4}, {"eager": True}])
+@pytest.mark.parametrize("kind", [Ones, StagedOnes])
+def test_the_last_window_is_a_mean_over_its_own_batches(kind: type[Ones], how: dict[str, Any]) -> None:
+    """5 batches, 2 to an update: the last update is as large as if its batch stood alone, or half as large."""
+    how = {**how, "max_epochs": 1, "accumulate_grad_batches": 2}
+    trainer, model = fit(kind(), ones(5), **how)
     assert trainer.global_step == 3 and model.net.weight.data().asscalar() == -3.0
+    trainer, model = fit(kind(), ones(5), lightning_remainder=True, **how)
+    assert trainer.global_step == 3 and model.net.weight.data().asscalar() == -2.5
+
+
+@pytest.mark.parametrize("remainder", [False, True])
+def test_steps_are_not_joined_where_gradients_are_accumulated_later(remainder: bool) -> None:
+    later = L.callbacks.GradientAccumulationScheduler({2: 4})
+    how = {"max_epochs": 3, "callbacks": [later], "steps_per_call": 4, "lightning_remainder": remainder}
+    trainer, model = fit(Ones(), ones(18), **how)
+    assert trainer.global_step == 18 + 18 + 5
+    assert model.net.weight.data().asscalar() == -(18 + 18 + 4 + (0.5 if remainder else 1.0))
+
+
+@pytest.mark.parametrize("steps_per_call", [1, 4, None])
+@pytest.mark.parametrize(
+    ("interval", "how", "expected"),
+    [
+        ("5 steps", {}, [5, 10, 17, 22]),
+        (" 5 steps ", {"check_val_every_n_epoch": None}, [5, 10, 15, 20]),
+        ("5 batches", {}, [5, 10, 17, 22]),
+        ("1 step", {"limit_train_batches": 2}, [1, 2, 3, 4]),
+        ("3 steps", {"accumulate_grad_batches": 2}, [3, 6, 9, 12]),
+        ("3 steps", {"accumulate_grad_batches": 5}, [3, 6]),
+        ("4 steps", {"accumulate_grad_batches": 3, "check_val_every_n_epoch": None}, [4, 8]),
+    ],
+)
+def test_validation_after_steps(
+    interval: str, how: dict[str, Any], expected: list[int], steps_per_call: int | None
+) -> None:
+    """Each of two epochs has 12 batches."""
+    seen: list[int] = []
+
+    class Looks(L.Callback):
+        def on_validation_end(self, trainer: Any, module: Any) -> None:
+            seen.append(trainer.global_step)
+
+    trainer = L.Trainer(
+        max_epochs=2,
+        num_sanity_val_steps=0,
+        callbacks=[Looks()],
+        val_check_interval=interval,
+        steps_per_call=steps_per_call,
+        **QUIET,
+        **how,
+    )
+    trainer.fit(GluonModel(), loader(96, 8), loader(8, 8))
+    assert seen == expected
+
+
+def test_validation_after_steps_of_two_optimizers() -> None:
+    """A batch may be two steps: a multiple that it passes counts."""
+    seen: list[int] = []
+
+    class Twice(Manual):
+        def training_step(self, batch: Any, batch_idx: int) -> None:
+            super().training_step(batch, batch_idx)
+            super().training_step(batch, batch_idx)
+
+        def on_validation_end(self) -> None:
+            seen.append(self.trainer.global_step)
+
+    trainer = L.Trainer(max_epochs=1, num_sanity_val_steps=0, val_check_interval="3 steps", **QUIET)
+    trainer.fit(Twice(), loader(48, 8), loader(8, 8))
+    assert seen == [4, 6, 10, 12]
+
+
+def test_an_interval_of_more_steps_than_there_are() -> None:
+    trainer = L.Trainer(max_epochs=1, val_check_interval="4 steps", accumulate_grad_batches=2, **QUIET)
+    with pytest.raises(L.MisconfigurationException, match=r'"4 steps", and an epoch has 3 steps'):
+        trainer.fit(GluonModel(), loader(48, 8), loader(8, 8))
 
 
 def test_an_error_in_the_middle() -> None:

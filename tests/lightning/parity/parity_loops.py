@@ -177,6 +177,47 @@ def accumulated_with_a_remainder(L: ModuleType) -> Result:
     return fit(L, loader(5), accumulate_grad_batches=2, max_epochs=2)
 
 
+def as_lightning_divides(L: ModuleType) -> dict[str, Any]:
+    """What has ours divide the last window of an epoch by the full number of batches."""
+    return {"lightning_remainder": True} if L.__name__.startswith("gluongraph") else {}
+
+
+@case
+def accumulated_with_a_remainder_as_lightning_divides(L: ModuleType) -> Result:
+    return fit(L, loader(5), accumulate_grad_batches=2, max_epochs=2, **as_lightning_divides(L))
+
+
+@case
+def accumulated_with_a_remainder_clipped_as_lightning_divides(L: ModuleType) -> Result:
+    how = {"gradient_clip_val": 0.3, **as_lightning_divides(L)}
+    return fit(L, loader(4, rest=2), accumulate_grad_batches=3, max_epochs=2, **how)
+
+
+@case
+def accumulated_and_seen_as_lightning_divides(L: ModuleType) -> Result:
+    """Hooks see the gradients, of the last window too."""
+    seen: list[list[float]] = []
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def on_after_backward(self) -> None:
+            seen.append(self.layer.weight.grad.reshape(-1).tolist())
+
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            seen.append(self.layer.weight.grad.reshape(-1).tolist())
+
+    how = {"accumulate_grad_batches": 2, "gradient_clip_val": 0.5, **as_lightning_divides(L)}
+    return fit(L, loader(5), module=Model, max_epochs=2, **how) | {"gradients": seen}
+
+
+@case
+def accumulated_by_backward_as_lightning_divides(L: ModuleType) -> Result:
+    class Model(linear(L)):  # type: ignore[misc]
+        def backward(self, loss: Any) -> None:
+            loss.backward()
+
+    return fit(L, loader(3), module=Model, accumulate_grad_batches=8, max_epochs=2, **as_lightning_divides(L))
+
+
 @case
 def accumulated_over_more_than_an_epoch(L: ModuleType) -> Result:
     return fit(L, loader(3), accumulate_grad_batches=8, max_epochs=2)
@@ -258,6 +299,38 @@ def validated_after_three_batches(L: ModuleType) -> Result:
 @case
 def validated_after_three_batches_accumulated(L: ModuleType) -> Result:
     return fit(L, loader(8), loader(1, seed=1), val_check_interval=3, accumulate_grad_batches=2)
+
+
+def in_steps(L: ModuleType, steps: int, batches: int) -> Any:
+    """An interval in updates, which Lightning is told in batches."""
+    return f"{steps} steps" if L.__name__.startswith("gluongraph") else batches
+
+
+@case
+def validated_after_three_steps(L: ModuleType) -> Result:
+    how = {"val_check_interval": in_steps(L, 3, 6), "accumulate_grad_batches": 2}
+    stopping = L.callbacks.EarlyStopping("val_loss", patience=9)
+    keeping = L.callbacks.ModelCheckpoint(monitor="val_loss", save_top_k=-1)
+    callbacks = {"callbacks": [stopping, keeping], "enable_checkpointing": True}
+    result = fit(L, loader(14), loader(1, seed=1), max_epochs=2, **how, **callbacks)
+    return result | {"waited": stopping.wait_count, "best": float(stopping.best_score)}
+
+
+@case
+def validated_after_three_steps_of_a_batch(L: ModuleType) -> Result:
+    return fit(L, loader(8), loader(1, seed=1), val_check_interval=in_steps(L, 3, 3), max_epochs=2)
+
+
+@case
+def validated_after_steps_across_epochs(L: ModuleType) -> Result:
+    how = {"check_val_every_n_epoch": None, "val_check_interval": in_steps(L, 3, 6), "accumulate_grad_batches": 2}
+    return fit(L, loader(4), loader(1, seed=1), max_epochs=4, **how)
+
+
+@case
+def validated_after_batches_in_words(L: ModuleType) -> Result:
+    interval = "3 batches" if L.__name__.startswith("gluongraph") else 3
+    return fit(L, loader(8), loader(1, seed=1), val_check_interval=interval, accumulate_grad_batches=2)
 
 
 @case
