@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.read_attributes import noted
 
 WHOLE = "kwargs"  # what __init__ takes the hyperparameters as, unless all of them are one of its arguments
@@ -72,6 +73,27 @@ class HyperparametersMixin:
     def hparams_initial(self) -> Hyperparameters:
         """The hyperparameters as they were kept first."""
         return Hyperparameters(copy.deepcopy(self.__dict__.get("_hparams_initial", {})))
+
+
+def check_agreement(data: Any, module: Any) -> None:
+    """Raise MisconfigurationException where a data module and a module log different values of one hyperparameter."""
+    for name in sorted(data.hparams.keys() & module.hparams.keys()):
+        ours, theirs = module.hparams[name], data.hparams[name]
+        if _differ(ours, theirs):
+            message = (
+                f"the hyperparameter {name!r} is {ours!r} in {type(module).__name__} and {theirs!r} in"
+                f" {type(data).__name__}, and loggers get one of that name"
+            )
+            raise misconfigured(message, help=f"self.save_hyperparameters(ignore={name!r}), or logger=False, in one")
+
+
+def _differ(left: Any, right: Any) -> bool:
+    if left is right:
+        return False
+    try:
+        return type(left) is not type(right) or bool(left != right)
+    except (TypeError, ValueError, RuntimeError):  # of arrays
+        return True
 
 
 def _as_dict(value: Any) -> dict[str, Any] | None:

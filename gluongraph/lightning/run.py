@@ -14,6 +14,7 @@ from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.foreign import is_data_module
 from gluongraph.lightning.hook_calls import HookCalls
 from gluongraph.lightning.hooks import TRANSFER_HOOKS, DataHooks, overrides
+from gluongraph.lightning.hparams import check_agreement
 from gluongraph.lightning.loader_source import LoaderSource
 from gluongraph.lightning.metric_states import computed_of_all_ranks
 from gluongraph.lightning.module import LightningModule, _is_torch
@@ -236,9 +237,11 @@ def _describe_to_loggers(trainer: Any, module: Any) -> None:
     if not trainer.enable_autolog_hparams:
         return
     found: dict[str, Any] = {}
-    for owner in (trainer.datamodule, module):
-        if owner is not None and getattr(owner, "_log_hyperparams", False):
-            found.update(owner.hparams)
+    owners = [o for o in (trainer.datamodule, module) if o is not None and getattr(o, "_log_hyperparams", False)]
+    if len(owners) == 2 and trainer.loggers:
+        check_agreement(*owners)
+    for owner in owners:
+        found.update(owner.hparams)
     for logger in trainer.loggers:
         if found:
             logger.log_hyperparams(found)

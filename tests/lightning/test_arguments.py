@@ -94,6 +94,33 @@ def test_an_unknown_argument() -> None:
         L.Trainer(max_epoch=3)  # type: ignore[call-arg]
 
 
+class Sized(GluonModel):
+    def __init__(self, rate: Any = 0.01, keys: Any = None):
+        super().__init__()
+        self.save_hyperparameters()
+
+
+class Batches(L.LightningDataModule):
+    def __init__(self, rate: Any = 0.01, keys: Any = None):
+        super().__init__()
+        self.save_hyperparameters()
+
+    def train_dataloader(self) -> Any:
+        return loader()
+
+
+def test_hyperparameters_of_module_and_data_module_that_differ(tmp_path: pathlib.Path) -> None:
+    keys = np.arange(3)  # the same array, which cannot be compared by !=
+    how = {**QUIET, "max_epochs": 1, "logger": L.loggers.CSVLogger(tmp_path)}
+    L.Trainer(**how).fit(Sized(0.02, keys), datamodule=Batches(0.02, keys))
+    with pytest.raises(L.MisconfigurationException, match=r"'rate' is 0\.1 in Sized and 0\.3 in Batches") as error:
+        L.Trainer(**how).fit(Sized(0.1), datamodule=Batches(0.3))
+    assert "save_hyperparameters(ignore='rate')" in str(error.value)
+    with pytest.raises(L.MisconfigurationException, match="'keys'"):
+        L.Trainer(**how).fit(Sized(keys=keys), datamodule=Batches(keys=keys + 1))
+    L.Trainer(**how, enable_autolog_hparams=False).fit(Sized(0.1), datamodule=Batches(0.3))
+
+
 FORMS: list[tuple[Any, str]] = [
     (7, "gave int"),
     ([], "gave a list of nothing"),

@@ -266,6 +266,40 @@ def log_of_hyperparameters(L: ModuleType) -> Result:
 
 
 @case
+def log_of_hyperparameters_that_differ(L: ModuleType) -> Result:
+    """Of a module and a data module: one value in both, several, and where nobody logs them."""
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def __init__(self, rate: Any = 0.1, batches: int = 2, logged: bool = True) -> None:
+            super().__init__()
+            self.save_hyperparameters(ignore=["logged"], logger=logged)
+
+    class Data(L.LightningDataModule):  # type: ignore[misc]
+        def __init__(self, rate: Any = 0.1, size: int = 4) -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+        def train_dataloader(self) -> Any:
+            return loader(2, self.hparams.size)
+
+    def run(model: Any, data: Any, rows: Any = False) -> list[Any]:
+        try:
+            trainer(L, logger=rows).fit(model, datamodule=data)
+        except (RuntimeError, ValueError) as error:
+            return ["refused", "rate" in str(error)]
+        return [dict(sorted(each.items())) for each in rows.params] if rows else []
+
+    return {
+        "same": run(Model(0.3), Data(0.3), logger(L)),
+        "different": run(Model(0.1), Data(0.3), logger(L)),
+        "another type": run(Model(1), Data(1.0), logger(L)),
+        "lists": run(Model([1, 2]), Data([1, 3]), logger(L)),
+        "not logged": run(Model(0.1, logged=False), Data(0.3), logger(L)),
+        "no logger": run(Model(0.1), Data(0.3)),
+    }
+
+
+@case
 def log_of_hyperparameters_and_graph_by_calls(L: ModuleType) -> Result:
     """Loggers are told of the module before each run, evaluations too."""
     rows, calls = logger(L), []
