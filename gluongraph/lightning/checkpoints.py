@@ -297,10 +297,22 @@ def begin_loading(trainer: Any, content: Content) -> None:
         if hasattr(trainer.datamodule, "on_load_checkpoint"):
             trainer.datamodule.on_load_checkpoint(checkpoint)
         trainer.datamodule.load_state_dict(checkpoint.get("datamodule", {}))
+    if fits:
+        _warn_of_missing_callbacks(trainer, checkpoint["callbacks"])
     trainer.hooks.call_callbacks("on_load_checkpoint", checkpoint)
     for callback in trainer.callbacks if fits else ():
         if callback.state_key in checkpoint["callbacks"]:
             callback.load_state_dict(checkpoint["callbacks"][callback.state_key])
+
+
+def _warn_of_missing_callbacks(trainer: Any, states: Mapping[str, Any]) -> None:
+    """Warn of states in a checkpoint that belong to no callback of the Trainer."""
+    here = {callback.state_key for callback in trainer.callbacks}
+    if missing := [key for key in states if key not in here]:
+        warn(
+            f"the checkpoint has states of callbacks that this Trainer has not: {', '.join(missing)}. They are lost;"
+            " Trainer(callbacks=[...]) with the same callbacks and arguments goes on with them"
+        )
 
 
 def load_training(trainer: Any, content: Content) -> None:

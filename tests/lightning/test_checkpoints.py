@@ -205,3 +205,16 @@ def test_a_checkpoint_of_a_later_epoch_than_the_last(tmp_path: pathlib.Path) -> 
     L.Trainer(max_epochs=2, **QUIET).fit(GluonModel(), loader(), ckpt_path=path)
     with pytest.raises(L.MisconfigurationException, match="the checkpoint is of epoch 2, and max_epochs=1"):
         L.Trainer(max_epochs=1, **QUIET).fit(GluonModel(), loader(), ckpt_path=path)
+
+
+def test_states_of_callbacks_that_are_missing(tmp_path: pathlib.Path) -> None:
+    stopping = L.callbacks.EarlyStopping("val_loss", patience=9)
+    trainer, path = L.Trainer(max_epochs=1, callbacks=[stopping], **QUIET), tmp_path / "a.ckpt"
+    trainer.fit(GluonModel(), loader(), loader(16))
+    trainer.save_checkpoint(path)
+    with pytest.warns(UserWarning, match=r"callbacks that this Trainer has not: EarlyStopping.*'val_loss'"):
+        L.Trainer(max_epochs=2, **QUIET).fit(GluonModel(), loader(), loader(16), ckpt_path=path)
+    again = L.callbacks.EarlyStopping("val_loss", patience=9)
+    L.Trainer(max_epochs=1, callbacks=[again], **QUIET).fit(GluonModel(), loader(), loader(16), ckpt_path=path)
+    assert again.state_dict() == stopping.state_dict()
+    L.Trainer(**QUIET).validate(GluonModel(), loader(16), ckpt_path=path, verbose=False)  # which has no use for it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from argparse import Namespace
 from pathlib import Path
 from types import ModuleType
@@ -312,6 +313,26 @@ def resumed(L: ModuleType, first: dict[str, Any], then: dict[str, Any], at: int 
     runner.fit(whole, loader(3), loader(1, seed=1))
     exact = weights(model) == weights(whole)
     return told(again, model, rows, events) | {"exact": exact, "steps_of_the_whole": runner.global_step}
+
+
+@case
+def resumed_without_a_callback(L: ModuleType) -> Result:
+    """What it had known is lost, with a warning."""
+    stopping, keeping = L.callbacks.EarlyStopping, L.callbacks.ModelCheckpoint
+    how = {"enable_checkpointing": True, "max_epochs": 1}
+    runner = trainer(L, callbacks=[stopping("val_loss"), keeping("there", monitor="val_loss")], **how)
+    runner.fit(schedule(L)(), loader(3), loader(1, seed=1))
+    runner.save_checkpoint("saved.ckpt")
+    told_of: list[bool] = []
+    for callbacks in ([stopping("val_loss")], [keeping("there", monitor="val_loss"), stopping("val_loss", mode="max")]):
+        again = trainer(L, callbacks=callbacks, **{**how, "max_epochs": 2})
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            again.fit(schedule(L)(), loader(3), loader(1, seed=1), ckpt_path="saved.ckpt")
+        said = [str(each.message) for each in caught if "checkpoint" in str(each.message)]
+        told_of.append(any("ModelCheckpoint{" in each and "callbacks" in each for each in said))
+        told_of.append(any("EarlyStopping{" in each and "callbacks" in each for each in said))
+    return {"told_of": told_of}
 
 
 @case
