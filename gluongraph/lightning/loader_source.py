@@ -6,10 +6,11 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from gluongraph.lightning.data import sampling
+from gluongraph.lightning.data import pieces, sampling
+from gluongraph.lightning.data.array_loader import ArrayLoader
 from gluongraph.lightning.data.combined import CombinedLoader, as_evaluation_loaders, as_training_loader
-from gluongraph.lightning.data.loaders import check_loader, is_torch_loader, set_epoch
-from gluongraph.lightning.data.persistent import end_workers, has_workers, start_workers
+from gluongraph.lightning.data.loaders import check_loader, is_gluon_loader, is_torch_loader, num_samples, set_epoch
+from gluongraph.lightning.data.persistent import end_workers, start_workers
 from gluongraph.lightning.data.position import EpochIterator
 from gluongraph.lightning.datamodule import LightningDataModule
 from gluongraph.lightning.errors import misconfigured
@@ -98,21 +99,40 @@ class LoaderSource:
         """The batches of an epoch of training, or those that are left of it."""
         set_epoch(loader, epoch)
         saved, self._saved = self._saved, None
-        for validation, has in zip(self._validated(), (saved or {}).get("validation_workers", ()), strict=False):
-            if has:
-                start_workers(validation)
+        if saved is None:
+            self._epoch = EpochIterator(loader, limit)
+            return self._epoch
+        validation = list(zip(self._validated(), saved.get("validation", ()), strict=False))
+        for each, told in validation:
+            if told["pieces"].get("workers"):
+                start_workers(each)  # that of a first pass draws a seed, before generators are put where they were
         self._epoch = EpochIterator(loader, limit, saved)
+        self._epoch.restore()
+        for each, told in validation:
+            if told["samples"] == num_samples(each):  # another number of samples: new data, whose passes begin anew
+                pieces.put(each, told["pieces"], between=True)
         return self._epoch
 
     def state(self) -> Any:
         """Where the training's loader is, for a checkpoint: JSON."""
         if self._epoch is None:
             return None
-        return {**self._epoch.state_dict(), "validation_workers": [has_workers(each) for each in self._validated()]}
+        validation = [{"samples": num_samples(each), "pieces": self._pieces(each)} for each in self._validated()]
+        return {**self._epoch.state_dict(), "validation": validation}
 
     def _validated(self) -> list[Any]:
-        """The loaders of the validation within a training. That of a first one starts workers, which draws a seed."""
+        """The loaders of the validation within a training."""
         return _flat(self.trainer.validate_loop.loaders or ())
+
+    def _pieces(self, loader: Any) -> Any:
+        """What decides the next pass of a loader of the validation: nothing of one that says itself where it is, where
+        that may be within a pass, and of one that the training reads as well."""
+        trainer = self.trainer
+        if any(loader is each for each in _flat([trainer.fit_loop.loader])):
+            return {}
+        ends = isinstance(loader, ArrayLoader) or is_gluon_loader(loader) or trainer.limit_val_batches == 1.0
+        is_within = trainer.validate_loop.is_reading or not ends
+        return {} if is_within and pieces.own_state(loader) is not None else pieces.take(loader)
 
     def load(self, state: Any) -> None:
         """Go on from there, in the next epoch that is begun."""
@@ -121,7 +141,7 @@ class LoaderSource:
     def finish_epoch(self, loader: Any, epoch: int, limit: int | float) -> None:
         """After the checkpoint of an epoch that was complete: put generators to where they were when it was saved."""
         if self._saved is not None:
-            self.epoch(loader, epoch, limit).restore()
+            self.epoch(loader, epoch, limit)
 
     def close(self) -> None:
         """End worker processes that read ahead, and those that stay from pass to pass."""

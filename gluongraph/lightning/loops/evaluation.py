@@ -26,6 +26,7 @@ class EvaluationLoop:
         self.trainer, self.kind = trainer, kind
         self.loaders: list[Any] | None = None
         self.batches: list[int | float] = []
+        self.is_reading = False  # has a loader been begun, and not come to its end?
         self._seen: dict[int | None, int] = {}  # batches of each loader, in all runs: the x axis of logged steps
 
     @property
@@ -81,6 +82,7 @@ class EvaluationLoop:
         """Run the batches of all loaders; gives the values that belong to each."""
         trainer, several = self.trainer, len(self.loaders or ()) > 1
         outputs: list[dict[str, float]] = []
+        self.is_reading = True
         for number, (loader, limit) in enumerate(zip(self.loaders or (), self.limits, strict=True)):
             index = number if several else None
             trainer.dataloader_idx = store.dataloader_idx = index
@@ -92,6 +94,7 @@ class EvaluationLoop:
                 trainer.metric_log.refresh(True)
             outputs.append({} if trainer.sanity_checking else dict(trainer.metric_log.refresh(False)["log"]))
         trainer.dataloader_idx = store.dataloader_idx = None
+        self.is_reading = False
         return outputs
 
     def _step(self, batch: Any, batch_idx: int, index: int | None, store: Any) -> Any:
