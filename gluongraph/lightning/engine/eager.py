@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gluongraph import autograd
@@ -146,9 +147,8 @@ class EagerEngine:
                 hooks.call_module("optimizer_zero_grad", trainer.current_epoch, batch_idx, optimizer)
         if loss is None:
             return None
-        window = trainer.window_length(batch_idx)
         hooks.call("on_before_backward", loss)
-        hooks.call_module("backward", loss if window == 1 else loss / window)
+        self._backward(loss, trainer.window_length(batch_idx), batch_idx % every == 0)
         if self._average is not None and not accumulates:
             self._average.average()
         hooks.call("on_after_backward")
@@ -162,6 +162,21 @@ class EagerEngine:
                 gradient_clip_algorithm=trainer.gradient_clip_algorithm,
             )
         return loss, result
+
+    def _backward(self, loss: Any, window: int, begins: bool) -> None:
+        """The backward pass of a batch, whose gradients are added to those before unless it begins a window."""
+        backward = partial(self.trainer.hooks.call_module, "backward")
+        if window == 1 or self.torch:
+            backward(loss if window == 1 else loss / window)
+            return
+        with autograd.record():
+            scaled = loss / window
+        written = [p for p in self.module.collect_params().values() if p.grad_req == "write"]  # over those before
+        gradients = [] if begins else [gradient for p in written for gradient in p.list_grad()]
+        before = [gradient.copy() for gradient in gradients]
+        backward(scaled)
+        for gradient, sum in zip(gradients, before, strict=True):
+            gradient += sum
 
     def _check_norm(self, optimizer: Any) -> None:
         if self.trainer.error_if_nonfinite:

@@ -55,6 +55,9 @@ def test_gluon_modes_agree(how: dict[str, Any]) -> None:
     for left, right in zip(weights(model), weights(other), strict=True):
         assert np.allclose(left, right, atol=2e-6)
     assert len(other.norms) == fused.global_step and min(other.norms) > 0
+    fit(by_itself := Plain(), eager=True, **how)
+    for left, right in zip(weights(model), weights(by_itself), strict=True):
+        assert np.allclose(left, right, atol=2e-6)
     if not how:
         eager = fit(third := Manual())
         assert eager.engines.mode == "eager"
