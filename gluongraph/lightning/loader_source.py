@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Iterable
 from typing import Any
 
 from gluongraph.lightning.data import pieces, sampling
 from gluongraph.lightning.data.array_loader import ArrayLoader
-from gluongraph.lightning.data.combined import CombinedLoader, as_evaluation_loaders, as_training_loader
+from gluongraph.lightning.data.combined import CombinedLoader, as_evaluation_loaders, as_training_loader, flatten
 from gluongraph.lightning.data.loaders import check_loader, is_gluon_loader, is_torch_loader, num_samples, set_epoch
 from gluongraph.lightning.data.persistent import end_workers, start_workers
 from gluongraph.lightning.data.position import EpochIterator
@@ -53,6 +54,11 @@ class LoaderSource:
             raise misconfigured(f"{type(owner).__name__}.{name} gave None", help="give a loader")
         return made
 
+    def _given(self, kind: str) -> list[Any]:
+        """The loaders that are arguments of the call."""
+        given = self.given.get(kind)
+        return [] if given is None else flatten(getattr(given, "iterables", given))
+
     def training(self) -> Any:
         """The loader of the training; several are one that gives a batch of each.
 
@@ -84,6 +90,8 @@ class LoaderSource:
     def _prepared(self, loader: Any, kind: str) -> Any:
         """A loader as this rank reads it."""
         trainer = self.trainer
+        if kind == "val" and isinstance(loader, ArrayLoader) and any(loader is each for each in self._given("train")):
+            loader = copy.copy(loader)  # which counts its own passes
         if trainer.overfit_batches and kind in ("train", "val") and trainer.state.fn == "fit":
             loader = sampling.without_shuffling(loader, kind)
         if trainer.world_size > 1 and trainer.use_distributed_sampler:
@@ -99,14 +107,15 @@ class LoaderSource:
         """The batches of an epoch of training, or those that are left of it."""
         set_epoch(loader, epoch)
         saved, self._saved = self._saved, None
+        shared = self._is_shared(self._validated())
         if saved is None:
-            self._epoch = EpochIterator(loader, limit)
+            self._epoch = EpochIterator(loader, limit, is_shared=shared)
             return self._epoch
         validation = list(zip(self._validated(), saved.get("validation", ()), strict=False))
         for each, told in validation:
             if told["pieces"].get("workers"):
                 start_workers(each)  # that of a first pass draws a seed, before generators are put where they were
-        self._epoch = EpochIterator(loader, limit, saved)
+        self._epoch = EpochIterator(loader, limit, saved, is_shared=shared)
         self._epoch.restore()
         for each, told in validation:
             if told["samples"] == num_samples(each):  # another number of samples: new data, whose passes begin anew
@@ -126,13 +135,16 @@ class LoaderSource:
 
     def _pieces(self, loader: Any) -> Any:
         """What decides the next pass of a loader of the validation: nothing of one that says itself where it is, where
-        that may be within a pass, and of one that the training reads as well."""
+        that may be within a pass of the validation, or of the training."""
         trainer = self.trainer
-        if any(loader is each for each in _flat([trainer.fit_loop.loader])):
-            return {}
         ends = isinstance(loader, ArrayLoader) or is_gluon_loader(loader) or trainer.limit_val_batches == 1.0
-        is_within = trainer.validate_loop.is_reading or not ends
+        is_within = trainer.validate_loop.is_reading or not ends or self._is_shared([loader])
         return {} if is_within and pieces.own_state(loader) is not None else pieces.take(loader)
+
+    def _is_shared(self, loaders: Iterable[Any]) -> bool:
+        """Is one of these loaders of the validation read by the training as well?"""
+        read = _flat([self.trainer.fit_loop.loader])
+        return any(each is other for each in loaders for other in read)
 
     def load(self, state: Any) -> None:
         """Go on from there, in the next epoch that is begun."""

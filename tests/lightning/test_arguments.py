@@ -111,7 +111,7 @@ class Batches(L.LightningDataModule):
 
 def test_hyperparameters_of_module_and_data_module_that_differ(tmp_path: pathlib.Path) -> None:
     keys = np.arange(3)  # the same array, which cannot be compared by !=
-    how = {**QUIET, "max_epochs": 1, "logger": L.loggers.CSVLogger(tmp_path)}
+    how = {**QUIET, "max_epochs": 1, "logger": L.loggers.CSVLogger(tmp_path), "log_every_n_steps": 1}
     L.Trainer(**how).fit(Sized(0.02, keys), datamodule=Batches(0.02, keys))
     with pytest.raises(L.MisconfigurationException, match=r"'rate' is 0\.1 in Sized and 0\.3 in Batches") as error:
         L.Trainer(**how).fit(Sized(0.1), datamodule=Batches(0.3))

@@ -29,6 +29,7 @@ def run(path: Any = None, folder: Any = None, stop: int = -1, **how: Any) -> tup
     return trainer, model
 
 
+@pytest.mark.filterwarnings("ignore:the checkpoint has states of callbacks")
 @pytest.mark.parametrize("how", [{}, {"accumulate_grad_batches": 2}, {"precision": "bf16-mixed"}])
 def test_a_resumed_run_has_the_same_bits(tmp_path: pathlib.Path, how: dict[str, Any]) -> None:
     whole, model = run(**how)

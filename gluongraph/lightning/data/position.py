@@ -30,7 +30,8 @@ class EpochIterator(Iterator[Any]):
     `state_dict()` may be called at any time, also while workers read ahead; it is JSON. An iterator that is made with
     that `state`, in another process too, gives the batches that are left, and from then on all draws from Python's,
     numpy's, gluongraph's and PyTorch's generators are those of the run that was not interrupted. The pass begins with
-    the first batch, or with `restore`. `name` is what messages call the loader.
+    the first batch, or with `restore`. `name` is what messages call the loader. `is_shared`: others begin passes over
+    it meanwhile, so that it does not say itself where this one is.
 
     Generators of the dataset's own, which neither a `state_dict` of it nor its seed brings back, are not known; nor are
     threads that draw at the same time, nor in later epochs the generators within PyTorch's `persistent_workers`.
@@ -57,8 +58,9 @@ class EpochIterator(Iterator[Any]):
         limit: int | float | None = None,
         state: Json | None = None,
         name: str = "train_dataloader",
+        is_shared: bool = False,
     ):
-        self.loader, self._name = loader, name
+        self.loader, self._name, self._is_shared = loader, name, is_shared
         self._limit = math.inf if limit is None else limit
         self._length: int | None = None
         self.total: int | None = None  # batches of the epoch; None: not known
@@ -244,7 +246,7 @@ class EpochIterator(Iterator[Any]):
         """The loader's own state within a pass; None of several loaders, or where it says none."""
         if self._before is not None:
             return self._before[1]
-        return None if isinstance(self.loader, CombinedLoader) else pieces.own_state(self.loader)
+        return None if self._is_shared or isinstance(self.loader, CombinedLoader) else pieces.own_state(self.loader)
 
     def _told_before(self) -> Json | None:
         return None if self._before is None else generators.to_json(self._before[0])

@@ -8,8 +8,8 @@ from typing import Any
 
 from gluongraph.lightning.batch import to_user
 from gluongraph.lightning.callbacks.prediction_writer import BasePredictionWriter
-from gluongraph.lightning.data.combined import close
-from gluongraph.lightning.data.loaders import begin, num_batches
+from gluongraph.lightning.data.combined import CombinedLoader, batches, close
+from gluongraph.lightning.data.loaders import num_batches
 from gluongraph.lightning.data.sampling import batch_indices
 from gluongraph.lightning.engine.steps import arguments
 from gluongraph.lightning.errors import misconfigured
@@ -197,7 +197,7 @@ def _limited(loader: Any, limit: int | float) -> Iterator[Any]:
     if limit <= 0:
         return
     number = 0
-    source = begin(loader)
+    source = batches(loader)
     try:
         for batch in source:
             number += 1
@@ -206,5 +206,7 @@ def _limited(loader: Any, limit: int | float) -> Iterator[Any]:
                 return
     finally:
         close(source)
+        if isinstance(loader, CombinedLoader):
+            loader.reset()
     if number == 0:
         raise misconfigured(f"the loader {type(loader).__name__} gave no batch", help="give a loader that has some")

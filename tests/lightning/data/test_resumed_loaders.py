@@ -148,7 +148,7 @@ def check(
     def train(start: int, path: Any = None, moments: tuple[str, ...] = ()) -> tuple[Any, Watching]:
         module, watching = make(), Watching(tmp_path, moments)
         L.seed_everything(start, verbose=False)
-        trainer = L.Trainer(max_epochs=3, callbacks=[watching], **{**QUIET, **how})
+        trainer = L.Trainer(max_epochs=2, callbacks=[watching], **{**QUIET, **how})
         trainer.fit(module, *loaders(), ckpt_path=path)
         return module.weights(), watching
 
@@ -177,7 +177,7 @@ TOGETHER: dict[str, tuple[type, Callable[[], Any]]] = {
 def test_several_loaders_of_a_training(case: str, tmp_path: pathlib.Path) -> None:
     kind, loaders = TOGETHER[case]
     assert len(flatten(loaders() if not isinstance(loaders(), CombinedLoader) else loaders().iterables)) > 1
-    check(tmp_path, kind, lambda: (loaders(),), "batch 2", "epoch 0", "batch 5")
+    check(tmp_path, kind, lambda: (loaders(),), "batch 2", "epoch 0")
 
 
 def sharing() -> tuple[Any, Any]:
@@ -199,12 +199,18 @@ VALIDATED: dict[str, tuple[type, Callable[[], Any]]] = {
     "arrays": (OfGluon, lambda: (arrays(), arrays(9))),
     "of gluon": (OfGluon, lambda: (of_gluon(), of_gluon(9))),
     "one loader for both": (OfGluon, lambda: (loader := arrays(), loader)),
+    "one loader for both, of gluon": (OfGluon, lambda: (loader := of_gluon(), loader)),
+    "one loader for both, of torch": (OfTorch, lambda: (loader := with_generator(), loader)),
 }
 
 
-@pytest.mark.parametrize("limit", [1.0, 2])
 @pytest.mark.parametrize("case", VALIDATED)
-def test_loaders_of_the_validation(case: str, limit: int | float, tmp_path: pathlib.Path) -> None:
+def test_loaders_of_the_validation(case: str, tmp_path: pathlib.Path) -> None:
     kind, loaders = VALIDATED[case]
-    moments = ("batch 2", "validation 2", "batch 3", "epoch 0", "batch 7")
-    check(tmp_path, kind, loaders, *moments, val_check_interval=2, limit_val_batches=limit)
+    check(tmp_path, kind, loaders, "validation 2", "batch 3", "epoch 0", val_check_interval=2)
+
+
+@pytest.mark.parametrize("case", ["a generator", "arrays", "of gluon", "one loader for both"])
+def test_loaders_of_the_validation_that_are_not_read_to_their_end(case: str, tmp_path: pathlib.Path) -> None:
+    kind, loaders = VALIDATED[case]
+    check(tmp_path, kind, loaders, "validation 2", "batch 5", val_check_interval=2, limit_val_batches=2)
