@@ -1,6 +1,6 @@
 """The training loop, with Lightning's names: `import gluongraph.lightning as L`. See docs/lightning.md."""
 
-from gluongraph.lightning import callbacks, core, data, loggers, profilers, strategies, tuner, utilities
+from gluongraph.lightning import accelerators, callbacks, core, data, loggers, profilers, strategies, tuner, utilities
 from gluongraph.lightning.callbacks import Callback
 from gluongraph.lightning.data import ArrayLoader
 from gluongraph.lightning.datamodule import LightningDataModule
@@ -16,6 +16,7 @@ __all__ = [
     "LightningModule",
     "MisconfigurationException",
     "Trainer",
+    "accelerators",
     "callbacks",
     "cli_lightning_logo",
     "core",

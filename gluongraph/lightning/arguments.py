@@ -13,6 +13,7 @@ from typing import Any, ParamSpec
 
 from gluongraph.errors import with_user_location
 from gluongraph.host import nvidia
+from gluongraph.lightning.accelerators.accelerator import Accelerator
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.strategies import Strategy
 from gluongraph.tracing.precision import precision_of
@@ -154,7 +155,7 @@ def target_of(accelerator: Any) -> str:
     Raises:
         MisconfigurationException: another accelerator, or a GPU where there is none.
     """
-    name = str(accelerator).lower()
+    name = (accelerator.name() if isinstance(accelerator, Accelerator) else str(accelerator)).lower()
     if name in ("mps", "tpu", "hpu"):
         message = f"accelerator={accelerator!r}: there is no code generation for it"
         raise misconfigured(message, help='accelerator="cpu", or "gpu" where an NVIDIA GPU is')

@@ -53,6 +53,8 @@ def default_callbacks(
             raise misconfigured(message, help=help)
     _check_switch("enable_checkpointing", checkpoints, made, all.Checkpoint)
     _check_switch("enable_progress_bar", progress, made, all.ProgressBar)
+    if len(bars := [type(c).__name__ for c in made if isinstance(c, all.ProgressBar)]) > 1:
+        raise misconfigured(f"callbacks have {len(bars)} progress bars: {', '.join(bars)}", help="leave one of them in")
     if progress is not False and not any(isinstance(c, all.ProgressBar) for c in made):
         made.append(all.TQDMProgressBar())
     if summary is not False and not any(isinstance(c, all.ModelSummary) for c in made):

@@ -20,8 +20,15 @@ from gluongraph.lightning.metric_states import computed_of_all_ranks
 from gluongraph.lightning.module import LightningModule, _is_torch
 from gluongraph.lightning.optimizers import Configured, configured, gluon_trainer
 from gluongraph.lightning.plain import module_of
+from gluongraph.lightning.states import RunningStage, TrainerFn, TrainerStatus
 
-STAGES = {"fit": "train", "validate": "validate", "test": "test", "predict": "predict"}
+TRUE_PRECISIONS = {"64-true": "float64", "bf16-true": "bfloat16", "16-true": "float16"}  # which parameters are cast to
+STAGES = {
+    "fit": RunningStage.TRAINING,
+    "validate": RunningStage.VALIDATING,
+    "test": RunningStage.TESTING,
+    "predict": RunningStage.PREDICTING,
+}
 
 
 class Run:
@@ -45,7 +52,8 @@ class Run:
 
     def _to_its_end(self) -> Any:
         trainer = self.trainer
-        trainer.state.fn, trainer.state.status, trainer.state.stage = self.fn, "running", STAGES[self.fn]
+        state = trainer.state
+        state.fn, state.status, state.stage = TrainerFn(self.fn), TrainerStatus.RUNNING, STAGES[self.fn]
         trainer.should_stop = False
         try:
             return self._run()
@@ -65,7 +73,7 @@ class Run:
 
     def _interrupted(self, error: BaseException) -> None:
         trainer = self.trainer
-        trainer.state.status = "interrupted"
+        trainer.state.status = TrainerStatus.INTERRUPTED
         if trainer.hooks is not None:
             trainer.hooks.call_callbacks("on_exception", error)
         if trainer.datamodule is not None:
@@ -155,7 +163,7 @@ class Run:
     def _cast(self) -> None:
         """Cast the module's parameters, where the precision asks for it."""
         trainer, module = self.trainer, self.module
-        dtype = {"64-true": "float64", "bf16-true": "bfloat16", "16-true": "float16"}.get(trainer.precision)
+        dtype = TRUE_PRECISIONS.get(trainer.precision)
         trainer.cast = dtype
         if dtype is None:
             return
@@ -229,7 +237,7 @@ class Run:
             trainer.datamodule.teardown(stage=self.fn)
         trainer.hooks.call("teardown", stage=self.fn)
         trainer.profiler.describe()
-        trainer.state.status = "finished"
+        trainer.state.status = TrainerStatus.FINISHED
 
 
 def _describe_to_loggers(trainer: Any, module: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,28 +18,10 @@ from gluongraph.lightning.optimizers import LRSchedulerConfig
 from gluongraph.lightning.profilers import PassThroughProfiler
 from gluongraph.lightning.ranks import Ranks
 from gluongraph.lightning.read_attributes import noted, other_for_each_batch
+from gluongraph.lightning.states import TrainerState
 from gluongraph.lightning.termination import Termination
 
 _UNMEASURED = nullcontext()
-
-
-@dataclass
-class State:
-    """What a Trainer is doing: `fn` is "fit", "validate", "test", "predict" or None; `stage` what of it."""
-
-    fn: str | None = None
-    stage: str | None = None
-    status: str = "initializing"
-
-    @property
-    def finished(self) -> bool:
-        """Has the last call come to its end?"""
-        return self.status == "finished"
-
-    @property
-    def stopped(self) -> bool:
-        """Is nothing running?"""
-        return self.status in ("finished", "interrupted")
 
 
 class RunState:
@@ -61,7 +42,7 @@ class RunState:
 
     def _begin(self) -> None:
         """What a run changes."""
-        self.state = State()
+        self.state = TrainerState()
         self.should_stop = False
         self.termination = Termination()
         self.fit_loop = FitLoop(self)

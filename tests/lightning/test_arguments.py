@@ -50,6 +50,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"logger": ["csv"]}, "no logger"),
     ({"logger": "csv"}, "'csv' is no logger"),
     ({"callbacks": [ModelCheckpoint()], "enable_checkpointing": False}, "leave one of them out"),
+    (
+        {"callbacks": [L.callbacks.TQDMProgressBar(), L.callbacks.TQDMProgressBar()], "enable_progress_bar": None},
+        "2 progress bars: TQDMProgressBar, TQDMProgressBar",
+    ),
 ]
 
 

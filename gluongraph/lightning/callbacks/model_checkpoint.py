@@ -24,6 +24,7 @@ from gluongraph.lightning.callbacks.checkpoint import Checkpoint
 from gluongraph.lightning.callbacks.checkpoint_names import filled
 from gluongraph.lightning.callbacks.looking import Pace, until_multiple
 from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.loggers.hparams import dumped
 from gluongraph.lightning.utilities.rank_zero import rank_zero_info, rank_zero_warn
 
 log = logging.getLogger(__name__)
@@ -293,6 +294,18 @@ class ModelCheckpoint(Checkpoint):
         self._save_checkpoint(trainer, path)
         self._save_last_checkpoint(trainer, candidates)
         rank_zero_info(f"A checkpoint was saved to {path} after {type(exception).__name__}: {exception}")
+
+    def to_yaml(self, filepath: Any = None) -> None:
+        """Write the paths of the best checkpoints and their scores, by default to `best_k_models.yaml` beside them.
+
+        Raises:
+            MisconfigurationException: no path is given, and no checkpoint has been written.
+        """
+        if filepath is None and not self.dirpath:
+            raise misconfigured("to_yaml() before a fit: there is no folder of checkpoints", help="to_yaml(path)")
+        path = os.path.join(str(self.dirpath), "best_k_models.yaml") if filepath is None else os.fspath(filepath)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(dumped({name: float(score) for name, score in self.best_k_models.items()}))
 
     def _should_skip_saving_checkpoint(self, trainer: Any) -> bool:
         tried = bool(trainer.fast_dev_run) or trainer.state.fn != "fit" or trainer.sanity_checking

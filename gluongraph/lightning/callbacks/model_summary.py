@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from gluongraph.gluon.block import Block
 from gluongraph.host.interrupts import import_whole
+from gluongraph.host.torch_module import is_torch_loaded
+from gluongraph.lightning.batch import cast_floats
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.callbacks.progress.rich_progress import require_rich
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.utilities.rank_zero import rank_zero_info
 
 _UNITS = (" ", "K", "M", "B", "T")
+UNKNOWN = "?"
 Column = tuple[str, list[str]]
+
+
+class Measured(NamedTuple):
+    """What running a layer shows: its operations, and the shapes of what it takes and gives."""
+
+    flops: int = 0
+    in_size: Any = UNKNOWN
+    out_size: Any = UNKNOWN
 
 
 @dataclass(frozen=True)
@@ -29,11 +40,15 @@ class Layer:
     parameters: int
     training: bool
     shapes_known: bool = True
+    flops: int = 0
+    in_size: Any = UNKNOWN
+    out_size: Any = UNKNOWN
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a model consists of: `str()` of it is the table.
+    """What a model consists of: `str()` of it is the table. Of a torch module with an `example_input_array` it tells
+    the operations of its products of matrices, too, and the shapes of what layers take and give.
 
     >>> from gluongraph import gluon
     >>> net = gluon.nn.HybridSequential()
@@ -58,6 +73,7 @@ class Summary:
     nbytes: int
     training_modes: tuple[int, int]  # modules in training mode, and in prediction mode
     other_parameters: int = 0  # those of no layer
+    total_flops: int | None = None  # None: there was no example to count them by
 
     @property
     def model_size(self) -> float:
@@ -66,17 +82,24 @@ class Summary:
 
     def columns(self) -> list[Column]:
         """The columns of the table: their heads, and a text for each layer."""
+        heads = [" ", "Name", "Type", "Params", "Mode"]
         rows = [
-            (str(number), each.name, each.kind, _count(each), "train" if each.training else "eval")
+            [str(number), each.name, each.kind, _count(each), "train" if each.training else "eval"]
             for number, each in enumerate(self.layers)
         ]
+        if self.total_flops is not None:
+            heads += ["FLOPs", "In sizes", "Out sizes"]
+            for row, each in zip(rows, self.layers, strict=True):
+                row += [human_readable_count(each.flops), str(each.in_size), str(each.out_size)]
         if self.other_parameters > 0:
-            rows.append((" ", "other params", "n/a", human_readable_count(self.other_parameters), "n/a"))
-        return [(head, [row[i] for row in rows]) for i, head in enumerate((" ", "Name", "Type", "Params", "Mode"))]
+            known = [" ", "other params", "n/a", human_readable_count(self.other_parameters)]
+            rows.append(known + ["n/a"] * (len(heads) - len(known)))
+        return [(head, [row[i] for row in rows]) for i, head in enumerate(heads)]
 
     def totals(self) -> list[tuple[str, str]]:
         """What stands below the table: numbers, and what they are of."""
         rest = self.total_parameters - self.trainable_parameters
+        flops = [] if self.total_flops is None else [(human_readable_count(self.total_flops), "Total Flops")]
         return [
             (human_readable_count(self.trainable_parameters), "Trainable params"),
             (human_readable_count(rest), "Non-trainable params"),
@@ -84,6 +107,7 @@ class Summary:
             (f"{self.model_size:,.3f}", "Total estimated model params size (MB)"),
             (str(self.training_modes[0]), "Modules in train mode"),
             (str(self.training_modes[1]), "Modules in eval mode"),
+            *flops,
         ]
 
     def __str__(self) -> str:
@@ -154,7 +178,7 @@ class RichModelSummary(ModelSummary):
         table = Table(header_style=self._how.get("header_style", "bold magenta"))
         columns = summary.columns()
         for head, _ in columns:
-            table.add_column(head, justify="right" if head == "Params" else "left", no_wrap=head == "Name")
+            table.add_column(head, justify="right" if head in ("Params", "FLOPs") else "left", no_wrap=head == "Name")
         for cells in zip(*(texts for _, texts in columns), strict=True):
             table.add_row(*cells)
         console = Console()
@@ -169,8 +193,14 @@ def summarize(model: Any, max_depth: int = 1) -> Summary:
     >>> from gluongraph import gluon
     >>> summarize(gluon.nn.Dense(4, in_units=3)).total_parameters
     16
+
+    Raises:
+        MisconfigurationException: a depth below -1.
     """
-    below = list(_below(model))
+    if not isinstance(max_depth, int) or max_depth < -1:
+        raise misconfigured(f"summarize(max_depth={max_depth!r})", help="-1: all, 0: none, or a number")
+    total_flops, measured = _measured(model)
+    below = list(_below(model, measured))
     layers = [layer for layer in below if max_depth == -1 or layer.name.count(".") < max_depth]
     everything = _parameters(model)
     modes = [layer.training for layer in below]
@@ -182,7 +212,66 @@ def summarize(model: Any, max_depth: int = 1) -> Summary:
         sum(size * width for _, size, width, _ in everything),
         (modes.count(True), modes.count(False)),
         max(0, sum(size for _, size, _, _ in everything) - own),
+        total_flops,
     )
+
+
+def _measured(model: Any) -> tuple[int | None, Mapping[int, Measured]]:
+    """The operations of a torch module for its `example_input_array`, and what is known of each layer by that; None
+    without one."""
+    example = getattr(model, "example_input_array", None)
+    if example is None or not is_torch_loaded() or not isinstance(model, import_whole("torch").nn.Module):
+        return None, {}
+    torch = import_whole("torch")
+    found: dict[int, Measured] = {}
+    counter = import_whole("torch.utils.flop_counter").FlopCounterMode(display=False)
+    begun: dict[int, int] = {}
+
+    def begin(layer: Any, *_: Any) -> None:
+        begun[id(layer)] = counter.get_total_flops()
+
+    def end(layer: Any, args: Any, kwargs: Any, result: Any) -> None:
+        flops = counter.get_total_flops() - begun[id(layer)]
+        if id(layer) in found:  # called more than once
+            before = found[id(layer)]
+            found[id(layer)] = Measured(before.flops + flops, before.in_size, before.out_size)
+            return
+        taken = (*args, *kwargs.values())
+        found[id(layer)] = Measured(flops, _shape(taken[0] if len(taken) == 1 else taken), _shape(result))
+
+    hooks, modes = [], [(each, each.training) for each in model.modules()]
+    try:
+        for each, _ in modes[1:]:
+            hooks += [
+                each.register_forward_pre_hook(begin, prepend=True),
+                each.register_forward_hook(end, with_kwargs=True),
+            ]
+        model.eval()
+        with torch.no_grad(), counter:
+            args, kwargs = _arguments(model, example)
+            model(*args, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for each, training in modes:
+            each.training = training
+    return int(counter.get_total_flops()), found
+
+
+def _arguments(model: Any, example: Any) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """What a module is called with for an example, which is cast to the Trainer's precision."""
+    trainer = getattr(model, "_trainer", None)
+    if trainer is not None and trainer.cast is not None:
+        example = cast_floats(example, trainer.cast)
+    if isinstance(example, dict):
+        return (), example
+    return (example if isinstance(example, (list, tuple)) else (example,)), {}
+
+
+def _shape(value: Any) -> Any:
+    if hasattr(value, "shape"):
+        return list(value.shape)
+    return [_shape(each) for each in value] if isinstance(value, (list, tuple)) else UNKNOWN
 
 
 def human_readable_count(number: int) -> str:
@@ -211,7 +300,9 @@ def _children(model: Any) -> Iterator[tuple[str, Any]]:
     yield from ((name, value) for name, value in vars(model).items() if isinstance(value, Block))
 
 
-def _below(model: Any, prefix: str = "", seen: set[int] | None = None) -> Iterator[Layer]:
+def _below(
+    model: Any, measured: Mapping[int, Measured], prefix: str = "", seen: set[int] | None = None
+) -> Iterator[Layer]:
     """All layers within a module, each once."""
     seen = set() if seen is None else seen
     for name, child in _children(model):
@@ -221,8 +312,10 @@ def _below(model: Any, prefix: str = "", seen: set[int] | None = None) -> Iterat
         found = _parameters(child)
         sizes = sum(size for _, size, _, _ in found)
         training = bool(getattr(child, "training", True))
-        yield Layer(prefix + name, type(child).__name__, sizes, training, all(size for _, size, _, _ in found))
-        yield from _below(child, f"{prefix}{name}.", seen)
+        known = all(size for _, size, _, _ in found)
+        run = measured.get(id(child), Measured())
+        yield Layer(prefix + name, type(child).__name__, sizes, training, known, run.flops, run.in_size, run.out_size)
+        yield from _below(child, measured, f"{prefix}{name}.", seen)
 
 
 def _parameters(model: Any) -> list[tuple[int, int, int, bool]]:

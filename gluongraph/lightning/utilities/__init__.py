@@ -12,13 +12,14 @@ from gluongraph.lightning.utilities.rank_zero import (
     rank_zero_only,
     rank_zero_warn,
 )
-from gluongraph.lightning.utilities.seed import seed_everything
+from gluongraph.lightning.utilities.seed import isolate_rng, seed_everything
 
 __all__ = [
     "CombinedLoader",
     "MisconfigurationException",
     "cli_lightning_logo",
     "grad_norm",
+    "isolate_rng",
     "move_data_to_device",
     "rank_zero_debug",
     "rank_zero_deprecation",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import random as python_random
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 from gluongraph import random
 from gluongraph.errors import with_user_location
 from gluongraph.host.torch_module import is_torch_loaded
+from gluongraph.lightning.data import generators
 from gluongraph.lightning.utilities.rank_zero import log, rank_zero_only, rank_zero_warn
 
 _MOST = (1 << 32) - 1  # what numpy.random.seed takes
@@ -87,3 +90,18 @@ def seed_worker(worker: int, rank: int | None = None) -> None:
     python_random.seed(int(words[2]) | int(words[3]) << 32)
     np.random.seed(words[4:])
     random.seed(int(words[2]) << 32 | int(words[3]))
+
+
+@contextmanager
+def isolate_rng(include_cuda: bool = True) -> Iterator[None]:
+    """Within: what is drawn at random changes nothing for what comes after.
+
+    >>> import numpy as np
+    >>> from gluongraph.lightning.utilities.seed import isolate_rng
+    >>> with isolate_rng():
+    ...     first = np.random.rand()
+    >>> np.random.rand() == first
+    True
+    """
+    with generators.kept():
+        yield

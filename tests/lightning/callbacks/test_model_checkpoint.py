@@ -278,3 +278,20 @@ def test_arguments_that_contradict_each_other(original: Any, arguments: dict[str
         ModelCheckpoint(**arguments)
     with pytest.raises(original.utilities.exceptions.MisconfigurationException):
         original.callbacks.ModelCheckpoint(**arguments)
+
+
+def test_the_best_in_a_file(original: Any, tmp_path: pathlib.Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    with pytest.raises(MisconfigurationException, match=r"to_yaml\(\) before a fit"):
+        ModelCheckpoint().to_yaml()
+    found = []
+    for make in (ModelCheckpoint, original.callbacks.ModelCheckpoint):
+        folder = tmp_path / make.__module__
+        folder.mkdir()
+        callback = make(folder, monitor="val_loss", save_top_k=2)
+        callback.best_k_models = {"a b/epoch=1.ckpt": np.float32(0.25), "epoch=2-v1.ckpt": np.float32(1e-05)}
+        callback.to_yaml()
+        callback.to_yaml(tmp_path / "other.yaml")
+        assert (folder / "best_k_models.yaml").read_text() == (tmp_path / "other.yaml").read_text()
+        found.append(yaml.safe_load((folder / "best_k_models.yaml").read_text()))
+    assert found[0] == found[1] and len(found[0]) == 2

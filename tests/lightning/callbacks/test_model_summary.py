@@ -59,6 +59,65 @@ def test_a_torch_module(original: Any, depth: int) -> None:
         assert line.startswith("---") or "other params" in line or cells in rows, line
 
 
+@pytest.mark.parametrize("depth", [0, 1, -1])
+def test_operations_and_shapes(original: Any, depth: int) -> None:
+    """Of a torch module with an example of its input, as Lightning tells them."""
+    import torch
+    from lightning.pytorch.utilities.model_summary import ModelSummary as Theirs
+
+    from gluongraph.lightning.utilities import model_summary
+
+    class Model(original.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.example_input_array = (torch.zeros(3, 4, 9, 9), torch.zeros(3, 5))
+            self.body = torch.nn.Sequential(torch.nn.Conv2d(4, 6, 3), torch.nn.BatchNorm2d(6), torch.nn.Dropout(0.5))
+            self.head = torch.nn.Linear(5, 5)
+            self.lstm = torch.nn.LSTM(6, 2, batch_first=True)
+            self.unused = torch.nn.Linear(7, 1)
+            self.body[1].eval()
+
+        def forward(self, x: Any, y: Any) -> Any:
+            made = self.body(x).mean((2, 3))[:, None]
+            return self.lstm(made)[0], self.head(self.head(y))
+
+    model = Model()
+    before = [each.training for each in model.modules()]
+    ours, theirs = model_summary.ModelSummary(model, depth), Theirs(model, max_depth=depth)
+    assert [each.training for each in model.modules()] == before and not model.head._forward_hooks
+    assert (ours.in_sizes, ours.out_sizes) == (theirs.in_sizes, theirs.out_sizes)
+    assert (ours.layer_names, ours.param_nums) == (theirs.layer_names, theirs.param_nums)
+    assert (ours.total_flops, ours.total_layer_params) == (theirs.total_flops, theirs.total_layer_params)
+    assert ours.total_training_modes == theirs.total_training_modes
+    if depth:
+        lines = [line.rstrip() for line in str(theirs).splitlines()]
+        assert str(ours).splitlines() == lines
+    assert model_summary.summarize(model, depth).total_parameters == theirs.total_parameters
+
+
+def test_an_example_in_the_precision_of_the_trainer(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    torch = pytest.importorskip("torch")
+
+    class Model(mx.lightning.LightningModule):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 3)
+            self.example_input_array = {"x": torch.zeros(2, 4)}
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self(torch.ones(2, 4, dtype=torch.float64)).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    with caplog.at_level(logging.INFO):
+        quiet(tmp_path, callbacks=[ModelSummary()], precision="64-true").fit(Model(), [torch.zeros(1)])
+    assert "| FLOPs | In sizes | Out sizes" in caplog.text and "| 48    | [2, 4]   | [2, 3]" in caplog.text
+
+
 def test_blocks_of_gluon() -> None:
     net = gluon.nn.HybridSequential()
     net.add(gluon.nn.Conv2D(8, 3, in_channels=3), gluon.nn.BatchNorm(in_channels=8), gluon.nn.Dense(10))

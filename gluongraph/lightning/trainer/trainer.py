@@ -8,7 +8,9 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from gluongraph.host.interrupts import import_whole
+from gluongraph.host.torch_module import is_torch_loaded
 from gluongraph.lightning import arguments as args
+from gluongraph.lightning.accelerators.accelerator import accelerator_of
 from gluongraph.lightning.batch import cast_floats
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.defaults import default_callbacks, default_loggers
@@ -18,8 +20,9 @@ from gluongraph.lightning.foreign import is_data_module
 from gluongraph.lightning.loggers.logger import Logger
 from gluongraph.lightning.profilers import profiler_of
 from gluongraph.lightning.ranks import Ranks
-from gluongraph.lightning.run import Run
+from gluongraph.lightning.run import TRUE_PRECISIONS, Run
 from gluongraph.lightning.run_state import RunState
+from gluongraph.lightning.states import RunningStage
 from gluongraph.lightning.strategies import strategy_of_trainer
 
 
@@ -29,7 +32,7 @@ class Trainer(RunState):
     Each batch is one call of a compiled step, which makes forward, backward and update; see docs/lightning.md.
 
     Args:
-        accelerator: "auto", "cpu", or "gpu".
+        accelerator: "auto", "cpu", or "gpu", or an object.
         strategy: "auto", "ddp", "fsdp", "deepspeed_stage_1", "deepspeed_stage_2", "deepspeed_stage_3", or an object.
         devices: how many processes train together; they are started unless mpiexec, srun or torchrun has started them.
         num_nodes: hosts; each runs `devices` processes.
@@ -126,6 +129,7 @@ class Trainer(RunState):
         if plugins or model_registry:
             raise misconfigured("plugins and model_registry: there are none", help="leave them out")
         self.target = args.target_of(accelerator)
+        self.accelerator = accelerator_of(accelerator, self.target)
         self.precision = args.check_precision(precision)
         self.sharding = args.strategy_of(strategy)  # the strategy of the gluon.Trainer
         args.check_count("num_nodes", num_nodes, 1)
@@ -433,7 +437,7 @@ class Trainer(RunState):
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Within: this is what is being done."""
-        before, self.state.stage = self.state.stage, name
+        before, self.state.stage = self.state.stage, RunningStage(name)
         try:
             yield
         finally:
@@ -482,6 +486,32 @@ class Trainer(RunState):
         if due:
             loop._loaded_epoch = self.current_epoch
         return bool(due)
+
+    # -- modules
+
+    @contextmanager
+    def init_module(self, empty_init: bool | None = None) -> Iterator[None]:
+        """Within: tensors of PyTorch's are made with the type of the precision. `empty_init` is taken, and weights have
+        their first values in any case.
+
+        >>> import gluongraph.lightning as L
+        >>> import torch
+        >>> with L.Trainer(max_epochs=1, precision="64-true", logger=False).init_module():
+        ...     layer = torch.nn.Linear(2, 1)
+        >>> layer.weight.dtype
+        torch.float64
+        """
+        dtype = TRUE_PRECISIONS.get(self.precision)
+        if dtype is None or not is_torch_loaded():
+            yield
+            return
+        torch = import_whole("torch")
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(getattr(torch, dtype))
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
 
     # -- checkpoints
 

@@ -1,4 +1,4 @@
-"""The module and the data module, under the name that Lightning's scripts import them by."""
+"""The module and the data module, under the names that Lightning's scripts import them by."""
 
 from gluongraph.lightning.datamodule import LightningDataModule
 from gluongraph.lightning.module import LightningModule
