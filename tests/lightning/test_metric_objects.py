@@ -79,6 +79,7 @@ def test_the_epoch_is_that_of_all_batches(steps_per_call: int) -> None:
     assert got == pytest.approx(expected, abs=1e-6) and 0.5 < got["train_f1"] < 1
 
 
+@pytest.mark.filterwarnings("ignore:the checkpoint has states of callbacks")
 def test_a_resumed_epoch_is_whole(tmp_path: pathlib.Path) -> None:
     whole = fit(Model())
     saving = L.callbacks.ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=9, save_top_k=-1)

@@ -72,6 +72,7 @@ def test_it_is_what_pytorch_averages(tmp_path: pathlib.Path) -> None:
     np.testing.assert_allclose(module.weight, averaged.module.weight.detach().numpy(), rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:the checkpoint has states of callbacks")
 def test_a_training_that_goes_on(tmp_path: pathlib.Path) -> None:
     """From a checkpoint in the middle the averages are those of a training that was never cut."""
     loader = Loader(6)
