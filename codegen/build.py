@@ -90,7 +90,7 @@ def _write(launches: Launches, entries: Entries, library: Path, target: Target, 
 
 
 def _modules(launches: Launches, target: Target) -> Iterator[list[Merged]]:
-    """Generate the kernels, merge those that differ in integers only, and split them among modules."""
+    """Generate the kernels, merge those that differ in integers only, and split them among modules, at least one."""
     module: list[Merged] = []
     size = total = 0
     for alike in _alike(launches):
@@ -100,7 +100,7 @@ def _modules(launches: Launches, target: Target) -> Iterator[list[Merged]]:
             if size >= min(max(total // SHARE, SMALLEST), LARGEST):
                 yield module
                 module, size = [], 0
-    if module:
+    if module or not total:
         yield module
 
 

@@ -120,6 +120,7 @@ def _loaders(datasets: Any, shuffle: bool, batch_size: int, num_workers: int) ->
         return [_loaders(each, shuffle, **how) for each in datasets]
     if isinstance(datasets, gluon.data.Dataset):
         return gluon.data.DataLoader(datasets, batch_size, shuffle, num_workers=num_workers)
+    import_whole("torch.utils.data")
     from torch.utils.data import DataLoader, IterableDataset
 
     shuffle = shuffle and not isinstance(datasets, IterableDataset)

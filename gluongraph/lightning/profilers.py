@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.errors import misconfigured
 
 CALLS = ("run_training_batch", "validation_step", "test_step", "predict_step")  # the parts that are calls of a step
@@ -141,6 +142,7 @@ class PyTorchProfiler(PassThroughProfiler):
     @contextmanager
     def profile(self, name: str) -> Iterator[None]:
         """Within: the time counts for this part."""
+        import_whole("torch")
         from torch import profiler
 
         if self._running is None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.errors import misconfigured
 
@@ -226,7 +227,7 @@ def _decay(average: Callable[[Any, Any, Any], Any], updates: int) -> float:
     Raises:
         MisconfigurationException: it is another kind of average.
     """
-    import torch
+    torch = import_whole("torch")
 
     def of(before: float, weight: float) -> float:
         numbers = torch.tensor([before], dtype=torch.float64), torch.tensor([weight], dtype=torch.float64)

@@ -11,6 +11,8 @@ from gluongraph.codegen import build
 from gluongraph.codegen.targets import target
 from gluongraph.codegen.tvm.merging import SMALL, Merged, merge
 from gluongraph.codegen.tvm.tir import Kernel, PrimFunc, floordiv, floormod, name_of, ramp, splat
+from gluongraph.compiler.lower import compile_graph
+from gluongraph.ir.graph import Graph
 from gluongraph.runtime import loader
 
 LANES = 16
@@ -125,6 +127,11 @@ def test_a_kernel_alone_keeps_its_integers() -> None:
     function = _scaled("alone", 20, 48)
     (merged,) = merge([function])
     assert merged.function.same_as(function) and not merged.kernels
+
+
+def test_a_plan_without_kernels_has_an_entry_point() -> None:
+    graph = Graph({}, {})
+    assert list(compile_graph(graph, "nothing")({})[0]) == []
 
 
 class _Dense(mx.gluon.nn.HybridBlock):
