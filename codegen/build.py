@@ -65,9 +65,9 @@ def _compiled(plan: Plan, target: Target, key: str, started: float) -> Artefact:
 
 Launches = Sequence[Launch]
 Entries = dict[str, machine_code.Entry]
-# Sizes of modules, in integers of their code, of which LLVM compiles some 2,000 a second: a module has a fixed cost of
-# 20 ms, and the last one keeps other threads waiting. They grow with what has been generated, between two sizes.
-SMALLEST, LARGEST, SHARE = 250, 2000, 8
+# Sizes of modules, in names of their code, of which LLVM compiles some 1,500 a second: a module has a fixed cost of 20
+# ms, and the last one keeps other threads waiting. They grow with what has been generated, between two sizes.
+SMALLEST, LARGEST, SHARE = 200, 1500, 8
 
 
 def _write(launches: Launches, entries: Entries, library: Path, target: Target, linker: Linker) -> None:
@@ -94,7 +94,7 @@ def _modules(launches: Launches, target: Target) -> Iterator[list[Merged]]:
     module: list[Merged] = []
     size = total = 0
     for alike in _alike(launches):
-        for function in merge([kernel(launch, target) for launch in alike]):
+        for function in merge([_generated(launch, target) for launch in alike]):
             module.append(function)
             size, total = size + function.size, total + function.size
             if size >= min(max(total // SHARE, SMALLEST), LARGEST):
@@ -130,9 +130,13 @@ def _write_gpu(launches: Launches, entries: Entries, library: Path, target: Targ
 
 def kernel(launch: Launch, target: Target) -> tir.PrimFunc:
     """Return the code of one kernel. For a GPU it is host code, which launches one or several grids of threads."""
+    return _generated(launch, target).finish()
+
+
+def _generated(launch: Launch, target: Target) -> tir.Kernel:
     k = target.kernel(launch.kernel)
     emit(k, launch.group, launch.candidate, bind(k, launch), target)
-    return k.finish()
+    return k
 
 
 def entry(plan: Plan, gpu: bool, launches: Iterable[Launch] | None = None) -> machine_code.Entry:

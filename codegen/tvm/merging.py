@@ -15,7 +15,19 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gluongraph.codegen.tvm.machine_code import forwarding
-from gluongraph.codegen.tvm.tir import Expr, PrimFunc, const, index, lanes_of, name_of, tirx, tvm, tvm_dtype, tvm_ffi
+from gluongraph.codegen.tvm.tir import (
+    Expr,
+    Kernel,
+    PrimFunc,
+    const,
+    index,
+    lanes_of,
+    name_of,
+    tirx,
+    tvm,
+    tvm_dtype,
+    tvm_ffi,
+)
 
 SMALL = 4  # integers up to this stay constants: steps of windows, offsets between rows, loops that LLVM unrolls
 MASK = SMALL + 1  # what all others are replaced by in comparisons
@@ -26,11 +38,11 @@ Callback = Callable[[Any, Any], Any]
 @dataclass(frozen=True)
 class Merged:
     """Kernels that have become one function: it, and the kernels, which call it. One that differs from all others is
-    itself the function. `size` is the number of integers in the function's code."""
+    itself the function. `size` is the number of names in each."""
 
     function: PrimFunc
-    size: int
     kernels: tuple[PrimFunc, ...] = ()
+    size: int = 0
 
     @property
     def functions(self) -> tuple[PrimFunc, ...]:
@@ -38,30 +50,40 @@ class Merged:
         return (self.function, *self.kernels)
 
 
-def merge(functions: Sequence[PrimFunc]) -> list[Merged]:
-    """Merge kernels that differ in integers only.
+def merge(kernels: Sequence[Kernel]) -> list[Merged]:
+    """Finish kernels, and merge those that differ in integers only.
 
     Results are the same to the bit: neither the order of operations nor their operands change.
     """
+    by_size: dict[int, list[PrimFunc]] = {}
+    for kernel in kernels:
+        by_size.setdefault(kernel.size, []).append(kernel.finish())
+    return [merged for size, functions in by_size.items() for merged in _merged(functions, size)]
+
+
+def _merged(functions: Sequence[PrimFunc], size: int) -> list[Merged]:
+    """Merge kernels of one size."""
+    if len(functions) == 1:  # the comparison takes half as long as what has made the kernel
+        return [Merged(functions[0], size=size)]
     classes: dict[Any, list[tuple[PrimFunc, list[_Integer]]]] = {}
     for function in functions:
         integers = _Integers()
         form = tvm_ffi.StructuralKey(integers.replaced(function))
         classes.setdefault(form, []).append((function, integers.found))
-    return [_merged(members) for members in classes.values()]
+    return [Merged(*_class(members), size=size) for members in classes.values()]
 
 
-def _merged(members: Sequence[tuple[PrimFunc, list[_Integer]]]) -> Merged:
-    """Merge the kernels of one class."""
-    first, found = members[0]
+def _class(members: Sequence[tuple[PrimFunc, list[_Integer]]]) -> tuple[PrimFunc, tuple[PrimFunc, ...]]:
+    """Return the function of a class, and its kernels, which call it; only the function if it is the only kernel."""
+    first, _ = members[0]
     if len(members) == 1:
-        return Merged(first, len(found))
+        return first, ()
     parameters = _Parameters(list(zip(*(found for _, found in members), strict=True)))
     name, tensors = f"{name_of(first)}_merged", len(first.params)
     function = parameters.function(first, name)
     names = [name_of(kernel) for kernel, _ in members]
     kernels = [forwarding(kernel, name, tensors, parameters.values(i)) for i, kernel in enumerate(names)]
-    return Merged(function, len(found), tuple(kernels))
+    return function, tuple(kernels)
 
 
 class _Integer(NamedTuple):

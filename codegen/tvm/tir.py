@@ -413,6 +413,11 @@ class Kernel:
         )
         return Buf(name, size, dtype, var)
 
+    @property
+    def size(self) -> int:
+        """The number of names in it: of values, loops and buffers."""
+        return self._count
+
     def _unique(self, name: str) -> str:
         self._count += 1
         return f"{name}_{self._count}"

@@ -61,12 +61,12 @@ class Library:
         self.launches = {c.name: self._launch(c, f"k{number}") for number, c in enumerate(cases)}
         cpu = self.target
         assert cpu is not None
-        functions = []
+        kernels = []
         for launch in self.launches.values():
             k = tir.Kernel(launch.kernel)
             emit(k, launch.group, launch.candidate, bind(k, launch), cpu)
-            functions.append(k.finish())
-        self.kernels = compiled(functions, self.target)
+            kernels.append(k)
+        self.kernels = compiled(kernels, self.target)
 
     def _launch(self, case: Case, name: str) -> Launch:
         group = Group(case.graph(), case.pattern, case.inplace)
@@ -106,9 +106,9 @@ class Library:
         return memory, results
 
 
-def compiled(functions: Sequence[tir.PrimFunc], where: Target) -> Any:
+def compiled(kernels: Sequence[tir.Kernel], where: Target) -> Any:
     """Kernels as they are in a library: those that differ in integers only call one function."""
-    made = [function for each in merge(functions) for function in each.functions]
+    made = [function for each in merge(kernels) for function in each.functions]
     return machine_code.build_kernels(made, where.tvm) if made else {}
 
 
