@@ -66,11 +66,13 @@ def linker(command: Sequence[str]) -> Linker:
         CompileError: linking failed.
     """
 
-    ld = os.path.basename(command[-1]) == "ld"
-    before, behind = (LD, LIBRARIES) if ld else ((), ())
+    name = os.path.basename(command[-1])
+    before, behind = (LD, LIBRARIES) if name == "ld" else ((), ())
+    # More than half of the objects is TVM's debugging information: names and types of values in generated code.
+    without_debugging = "-S" if name.startswith("ld") else "-Wl,-S"
 
     def link(output: str, objects: Sequence[str], **_: Any) -> None:
-        line = [*command, "-shared", *before, "-o", output, *objects, *behind]
+        line = [*command, "-shared", without_debugging, *before, "-o", output, *objects, *behind]
         done = subprocess.run(guarded(line), capture_output=True, text=True)
         if done.returncode:
             raise CompileError(f"cannot link {output}: {' '.join(command)}: {done.stderr.strip()}")
