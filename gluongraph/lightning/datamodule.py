@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from gluongraph import gluon
+from gluongraph.host.file_names import check_name
 from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.hooks import DataHooks
 from gluongraph.lightning.hparams import HyperparametersMixin
@@ -105,6 +106,7 @@ class LightningDataModule(DataHooks, HyperparametersMixin):
             FileNotFoundError, FormatError: there is none, or it is damaged.
             TypeError: `__init__` needs arguments that were not saved.
         """
+        check_name("load_from_checkpoint", hparams_file, "Data.load_from_checkpoint(path, hparams_file='hparams.yaml')")
         import_whole("gluongraph.lightning.checkpoints")
         from gluongraph.lightning.checkpoints import data_module_from_checkpoint
 

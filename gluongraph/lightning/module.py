@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gluongraph.errors import MXNetError, warn, with_user_location
 from gluongraph.gluon.block import Block
 from gluongraph.gluon.parameter_dict import ParameterDict
+from gluongraph.host.file_names import check_name
 from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hooks import DataHooks, ModelHooks
@@ -509,6 +510,9 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
             FileNotFoundError, FormatError: there is none, or it is damaged.
             TypeError: `__init__` needs arguments that were not saved.
         """
+        check_name(
+            "load_from_checkpoint", hparams_file, "Model.load_from_checkpoint(path, hparams_file='hparams.yaml')"
+        )
         import_whole("gluongraph.lightning.checkpoints")
         from gluongraph.lightning.checkpoints import module_from_checkpoint
 

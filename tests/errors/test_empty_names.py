@@ -21,6 +21,7 @@ from gluongraph.gluon import SymbolBlock, data, nn
 from gluongraph.gluon.contrib import estimator
 from gluongraph.gluon.data import vision
 from gluongraph.host.file_names import check_name
+from gluongraph.lightning import LightningDataModule, LightningModule
 from gluongraph.step import TrainStep
 from tests.test_api import MODULES, module, public
 
@@ -106,6 +107,12 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "CSVIter.label_csv": lambda name: io.CSVIter("data.csv", (1,), name),
     "CustomEmbedding.pretrained_file_path": embedding.CustomEmbedding,
     "CheckpointHandler.model_dir": estimator.CheckpointHandler,
+    "LightningModule.load_from_checkpoint.hparams_file": (
+        lambda name: LightningModule.load_from_checkpoint("a.ckpt", hparams_file=name)
+    ),
+    "LightningDataModule.load_from_checkpoint.hparams_file": (
+        lambda name: LightningDataModule.load_from_checkpoint("a.ckpt", hparams_file=name)
+    ),
     "download.path": lambda name: gluon.utils.download("https://localhost/data.zip", name),
 }
 FOLDERS = {"TrainStep.save.dir", "TrainStep.load.dir", "bundle.folder", "ImageFolderDataset.root"}
@@ -124,7 +131,6 @@ OTHERS = {
     "ModelCheckpoint.filename": "an empty one is the default pattern, as in Lightning",
     "ModelCheckpoint.format_checkpoint_name.filename": "an empty one is the default pattern, as in Lightning",
     "OnExceptionCheckpoint.filename": "what stands before .ckpt, as in Lightning",
-    "LightningModule.load_from_checkpoint.hparams_file": "accepted, and without a meaning here",
     "KVStoreBase": "says what stores may do, and refuses",
 }
 NAMES = re.compile(
