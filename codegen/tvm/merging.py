@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from gluongraph.codegen.tvm.machine_code import forwarding
 from gluongraph.codegen.tvm.tir import (
@@ -65,7 +65,7 @@ def _merged(functions: Sequence[PrimFunc], size: int) -> list[Merged]:
     """Merge kernels of one size."""
     if len(functions) == 1:  # the comparison takes half as long as what has made the kernel
         return [Merged(functions[0], size=size)]
-    classes: dict[Any, list[tuple[PrimFunc, list[_Integer]]]] = {}
+    classes: dict[Any, list[tuple[PrimFunc, list[int]]]] = {}
     for function in functions:
         integers = _Integers()
         form = tvm_ffi.StructuralKey(integers.replaced(function))
@@ -73,7 +73,7 @@ def _merged(functions: Sequence[PrimFunc], size: int) -> list[Merged]:
     return [Merged(*_class(members), size=size) for members in classes.values()]
 
 
-def _class(members: Sequence[tuple[PrimFunc, list[_Integer]]]) -> tuple[PrimFunc, tuple[PrimFunc, ...]]:
+def _class(members: Sequence[tuple[PrimFunc, list[int]]]) -> tuple[PrimFunc, tuple[PrimFunc, ...]]:
     """Return the function of a class, and its kernels, which call it; only the function if it is the only kernel."""
     first, _ = members[0]
     if len(members) == 1:
@@ -86,18 +86,11 @@ def _class(members: Sequence[tuple[PrimFunc, list[_Integer]]]) -> tuple[PrimFunc
     return function, tuple(kernels)
 
 
-class _Integer(NamedTuple):
-    """An integer of a kernel that may become a parameter; `divides` if it is the divisor of an index."""
-
-    value: int
-    divides: bool = False
-
-
 class _Integers:
     """Replaces the integers of a kernel that may become parameters, in the order of the code."""
 
     def __init__(self) -> None:
-        self.found: list[_Integer] = []
+        self.found: list[int] = []
 
     def replaced(self, function: PrimFunc) -> PrimFunc:
         """Return the function without its name, and with the integers replaced."""
@@ -117,12 +110,12 @@ class _Integers:
 
     def number(self, value: int) -> Expr:
         """Return what stands for the next integer: here the same for all."""
-        self.found.append(_Integer(value))
+        self.found.append(value)
         return index(MASK)
 
     def divided(self, x: Any, a: Expr, divisor: int) -> Expr:
         """Return what stands for the division or remainder x, by the next integer, of a."""
-        self.found.append(_Integer(divisor, divides=True))
+        self.found.append(divisor)
         return type(x)(a, index(MASK))
 
     def _integer(self, x: Any, _: Any) -> Expr:
@@ -170,7 +163,7 @@ class _Parameters(_Integers):
         columns: for each integer in the order of the code, its value in each kernel.
     """
 
-    def __init__(self, columns: Sequence[tuple[_Integer, ...]]):
+    def __init__(self, columns: Sequence[tuple[int, ...]]):
         super().__init__()
         self._columns = iter(columns)
         self._made: dict[tuple[str, tuple[int, ...]], Expr] = {}  # parameters, by dtype and values in each kernel
@@ -190,11 +183,11 @@ class _Parameters(_Integers):
 
     def number(self, value: int) -> Expr:
         """Return a constant, or the parameter."""
-        return self._parameter([each.value for each in next(self._columns)])
+        return self._parameter(next(self._columns))
 
     def divided(self, x: Any, a: Expr, divisor: int) -> Expr:
         """Return a division by a constant, or a multiplication by the reciprocal, which is a parameter."""
-        divisors = [each.value for each in next(self._columns)]
+        divisors = next(self._columns)
         if len(set(divisors)) == 1:
             return type(x)(a, index(divisor))
         self._divides = True

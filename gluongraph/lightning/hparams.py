@@ -48,8 +48,8 @@ class HyperparametersMixin:
 
         `args` are the names of those to keep, or a dict or namespace of all; by default all but those in `ignore`.
         """
-        caller = frame or inspect.currentframe().f_back  # type: ignore[union-attr]
-        found = _arguments(caller, type(self))
+        here = inspect.currentframe()
+        found = _arguments(frame or (here and here.f_back), type(self))
         name = WHOLE
         if len(args) == 1 and not isinstance(args[0], str) and (given := _as_dict(args[0])) is not None:
             name = next((each for each, value in found.items() if value is args[0]), WHOLE)

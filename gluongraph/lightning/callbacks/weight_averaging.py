@@ -211,7 +211,8 @@ class EMAWeightAveraging(WeightAveraging):
 def _function(average: Any, of_lists: Any) -> Callable[[Any, Any, Any], Any] | None:
     """The average after an update, of the average, the weight and the number of updates before it; None: the mean."""
     if of_lists is None:
-        return average  # type: ignore[no-any-return]
+        of_each: Callable[[Any, Any, Any], Any] | None = average
+        return of_each
 
     def of_one(average: Any, weight: Any, updates: Any) -> Any:
         averages = [average.clone()]
