@@ -232,11 +232,13 @@ def test_made_by_somebody_else_meanwhile(folder: pathlib.Path, monkeypatch: pyte
 
 
 @pytest.fixture
-def full(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
-    """A disk of few pages."""
+def full(folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pathlib.Path]:
+    """A disk that holds half of the product's library."""
+    run()
+    (library,) = folder.rglob("step.so")
     place = tmp_path / "disk"
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=24k,mode=700", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={library.stat().st_size // 2},mode=700", "tmpfs", str(place)]
     if os.getuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("no disk can be mounted here")
     monkeypatch.setenv("GG_CACHE", str(place))
