@@ -6,11 +6,12 @@ No messages and no clock here: whoever asks says what time it is, so that each r
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gluongraph.runtime.communicator.activity import within
 
 ENDED_WAIT = 2.0  # seconds that a rank waits for one that has ended, before it is an error: data may be under way
+ASK = 1.0  # seconds that a rank waits for another before that one is asked where it is
 SILENCE = 6.0  # seconds without a report after which a rank is looked at
 WARN = 10.0  # seconds that a rank waits for another before that is said
 RUNNING, FINISHED = "running", "finished"
@@ -24,21 +25,27 @@ class Report:
     inside: str = ""  # the collective that its main thread waits in
     members: str = ""  # the ranks that take part in it
     calls: int = 0  # number of collectives of these ranks, with this one
-    place: str = ""  # where its main thread is in the program
+    place: str = ""  # where its main thread is in the program, if that is known
+    asks: bool = False  # the receiver is to say where it is: others wait for it
+
+    @property
+    def activity(self) -> tuple[str, str, str, int]:
+        """What two reports have in common between which a rank has not gone on."""
+        return self.state, self.inside, self.members, self.calls
 
     def encode(self) -> str:
-        """As a text of five lines."""
-        return "\n".join((self.state, self.inside, self.members, str(self.calls), self.place))
+        """As a text of six lines."""
+        return "\n".join((*map(str, self.activity), self.place, "?" if self.asks else ""))
 
     @classmethod
     def decode(cls, text: str) -> Report:
         """The report that `encode` wrote.
 
         >>> Report.decode(Report(inside="barrier", calls=3, place="train.py:7").encode())
-        Report(state='running', inside='barrier', members='', calls=3, place='train.py:7')
+        Report(state='running', inside='barrier', members='', calls=3, place='train.py:7', asks=False)
         """
-        state, inside, members, calls, place = text.split("\n")
-        return cls(state, inside, members, int(calls), place)
+        state, inside, members, calls, place, asks = text.split("\n")
+        return cls(state, inside, members, int(calls), place, bool(asks))
 
 
 @dataclass(frozen=True)
@@ -71,13 +78,12 @@ class Diagnosis:
         """`names` are the ranks' numbers in the job; `timeout` is how long a rank may wait for a busy one."""
         self._ranks = [_Rank(name, now, now) for name in names]
         self._timeout = timeout
-        self._warned: set[tuple[int, Report]] = set()
+        self._warned: set[tuple[int, tuple[str, str, str, int]]] = set()
 
     def hear(self, index: int, report: Report, now: float) -> None:
         """Take a report of a rank."""
         rank = self._ranks[index]
-        before, after = (replace(each, place="") for each in (rank.report, report))
-        if before != after:
+        if rank.report.activity != report.activity:
             rank.since = now
         rank.report, rank.heard, rank.trouble = report, now, ""
 
@@ -94,6 +100,15 @@ class Diagnosis:
         for rank in self._ranks:
             rank.heard += seconds
             rank.since += seconds
+
+    def waited_for(self, now: float) -> set[int]:
+        """The ranks that are in no collective while others have long been in one that they are to take part in."""
+        groups = {rank.report.members for rank in self._ranks if rank.waits and now - rank.since >= ASK}
+        return {
+            index
+            for index, rank in enumerate(self._ranks if groups else ())
+            if not rank.waits and any(within(rank.name, members) for members in groups)
+        }
 
     def all_finished(self) -> bool:
         """Have all ranks come to the end of their program?"""
@@ -155,15 +170,13 @@ class Diagnosis:
         for rank in self._ranks:
             busy = not rank.waits and now - rank.since >= ENDED_WAIT  # else the others' reports may be the older ones
             for first in self._waiting_for(rank, now, WARN) if busy else ():
-                collective = replace(first.report, place="")
-                if (rank.name, collective) not in self._warned:
-                    self._warned.add((rank.name, collective))
+                activity = first.report.activity
+                if (rank.name, activity) not in self._warned:
+                    self._warned.add((rank.name, activity))
                     waiting = self._waiting_for(rank, now, at_least=0)
-                    waiting = [each for each in waiting if replace(each.report, place="") == collective]
+                    waiting = [each for each in waiting if each.report.activity == activity]
                     silent = now - rank.heard >= SILENCE
-                    doing = "does not answer (native code holds Python's lock?), was at" if silent else "runs"
-                    message = f"{_doing(waiting)} for {WARN:g} s: rank {rank.name} {doing} {rank.report.place}"
-                    return Fault(message, fatal=False)
+                    return Fault(f"{_doing(waiting)} for {WARN:g} s: {_busy(rank, silent)}", fatal=False)
         return None
 
     def _others(self, waiting: _Rank) -> str:
@@ -174,7 +187,7 @@ class Diagnosis:
             for rank in self._ranks
             if within(rank.name, waiting.report.members) and (rank.report.inside, rank.report.calls) != key
         ]
-        doing = [_doing([each]) if each.waits else f"rank {each.name} runs {each.report.place}" for each in others[:3]]
+        doing = [_doing([each]) if each.waits else _busy(each) for each in others[:3]]
         return "".join(f"; {each}" for each in doing)
 
     def _finished(self) -> list[_Rank]:
@@ -199,6 +212,14 @@ def _doing(ranks: Sequence[_Rank]) -> str:
     if not one.inside:
         return f"{_names(ranks)} waited for the others to end" if len(ranks) == 1 else f"{_names(ranks)} waited"
     return f"{_names(ranks)} {'waits' if len(ranks) == 1 else 'wait'} in {one.inside}{place}"
+
+
+def _busy(rank: _Rank, silent: bool = False) -> str:
+    """That a rank computes, in words."""
+    place = rank.report.place
+    if silent:
+        return f"rank {rank.name} does not answer (native code holds Python's lock?){place and f', was at {place}'}"
+    return f"rank {rank.name} {f'runs {place}' if place else 'is busy'}"
 
 
 def _names(ranks: Sequence[_Rank]) -> str:

@@ -29,13 +29,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from dataclasses import replace
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from gluongraph.errors import is_own_file
 from gluongraph.runtime.communicator import diagnosis
 from gluongraph.runtime.communicator.activity import ACTIVITY
 from gluongraph.runtime.communicator.diagnosis import FINISHED, RUNNING, Diagnosis, Fault, Report
+from gluongraph.runtime.communicator.main_thread import Place
 from gluongraph.runtime.communicator.settings import seconds
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Supervisor:
         self._diagnosis = Diagnosis(watched, time.monotonic(), seconds("GG_COMM_TIMEOUT", 1800))
         self._silence = seconds("GG_COMM_SILENCE", 9)
         self._state = RUNNING
+        self._place = Place()
+        self._asked = False  # others wait for this rank, and want to know where it is
         self._raised = ""
         self._sent: dict[int, list[tuple[MPI.Request, bytes]]] = {}  # messages that are under way, by receiver
         self._goodbyes: set[int] = set()  # ranks that send nothing more
@@ -135,6 +138,8 @@ class Supervisor:
         except self._mpi.Exception:
             if fault_tolerant():
                 self._give_up()
+        except Exception as error:  # a defect here: the others would wait for this rank for ever
+            self.end_all(f"is no longer watched: {_raised(error)}")
         finally:
             self._over.set()
 
@@ -166,21 +171,23 @@ class Supervisor:
     def _lead(self, now: float) -> None:
         """Rank 0: hear all, conclude, answer all."""
         self._receive(now)
-        own = self._report()
+        late = self._diagnosis.waited_for(now)
+        self._asked = 0 in late
+        own = self._report(now)
         self._diagnosis.hear(0, own, now)
         if not self._going:
             self._look_at_silent(now)
             if (fault := self._diagnosis.fault(now)) is not None:
                 self._act(fault)
             self._going = self._diagnosis.all_finished()
-            text = _GO if self._going else own.encode()
             for other in range(1, self._size):
+                text = _GO if self._going else replace(own, asks=other in late).encode()
                 self._send(other, text, always=self._going)
 
     def _follow(self, now: float) -> None:
         """The others: report to rank 0, and watch it."""
         self._receive(now)
-        own = self._report()
+        own = self._report(now)
         self._diagnosis.hear(1, own, now)
         if self._going:
             if self._all_arrived(0) and 0 not in self._goodbyes:
@@ -247,14 +254,16 @@ class Supervisor:
             elif text == _BYE:
                 self._goodbyes.add(sender)
             else:
-                self._diagnosis.hear(sender, Report.decode(text), now)
+                report = Report.decode(text)
+                self._diagnosis.hear(sender, report, now)
+                self._asked = report.asks
 
-    def _report(self) -> Report:
-        collective, place = ACTIVITY.inside, _place()
+    def _report(self, now: float) -> Report:
+        collective = ACTIVITY.inside
         if collective is None:
-            return Report(self._state, place=place)
-        owner = collective.owner
-        return Report(self._state, collective.name, owner.members, owner.calls, place)
+            return Report(self._state, place=self._place.read(None, self._asked, now))
+        doing = collective.name, collective.owner.members, collective.owner.calls
+        return Report(self._state, *doing, self._place.read(doing, self._asked, now))
 
     def _look_at_silent(self, now: float) -> None:
         """Ask the system for the processes that do not report."""
@@ -378,21 +387,3 @@ def _trouble(process: int) -> str | None:
         return "ended" if pathlib.Path("/proc/self").exists() else None
     state = stat.rpartition(")")[2].split()[0]
     return {"T": "stopped", "Z": "ended", "X": "ended"}.get(state)
-
-
-def _place() -> str:
-    """The line of the user's program that the main thread is at, and the line of ours that it has called."""
-    innermost: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
-    frame = innermost
-    while frame is not None and is_own_file(frame.f_code.co_filename):
-        frame = frame.f_back
-    if innermost is None:
-        return ""
-    if frame is None or frame is innermost:
-        return _line(innermost)
-    return _line(frame) if ACTIVITY.inside is not None else f"{_line(frame)}, within {_line(innermost)}"
-
-
-def _line(frame: FrameType) -> str:
-    name = pathlib.Path(frame.f_code.co_filename).name
-    return f"{name}:{frame.f_lineno} in {frame.f_code.co_name}".replace("\n", " ")[:200]

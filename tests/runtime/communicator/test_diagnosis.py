@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from gluongraph.runtime.communicator.activity import ranges, within
-from gluongraph.runtime.communicator.diagnosis import ENDED_WAIT, FINISHED, SILENCE, WARN, Diagnosis, Fault, Report
+from gluongraph.runtime.communicator.diagnosis import (
+    ASK,
+    ENDED_WAIT,
+    FINISHED,
+    SILENCE,
+    WARN,
+    Diagnosis,
+    Fault,
+    Report,
+)
 
 TIMEOUT = 100.0
 BUSY = Report(place="train.py:7 in load")
@@ -104,6 +113,29 @@ def test_a_busy_rank_is_named_once() -> None:
     look(found, later, WARN + 2)
     again = look(found, later, 2 * WARN + 2)
     assert again is not None and not again.fatal
+
+
+def test_a_busy_rank_whose_place_is_not_known() -> None:
+    """It has not been asked yet, or cannot answer."""
+    reports = waits(), Report(), waits()
+    found = job(*reports)
+    warned = look(found, reports, WARN)
+    assert warned is not None and warned.message.endswith("for 10 s: rank 1 is busy")
+    found = job(*reports)
+    found.hear(0, waits(), WARN)
+    silent = found.fault(WARN)
+    assert silent is not None
+    assert silent.message.endswith("for 10 s: rank 1 does not answer (native code holds Python's lock?)")
+
+
+def test_who_is_asked_where_it_is() -> None:
+    """Ranks outside of any collective that others have waited for, and no others."""
+    reports = waits(members="0,1"), BUSY, BUSY, waits("barrier", members="3")
+    found = job(*reports)
+    look(found, reports, ASK)
+    assert found.waited_for(ASK - 0.1) == set() and found.waited_for(ASK) == {1}
+    look(found, (BUSY, BUSY, BUSY, BUSY), ASK + 1)
+    assert found.waited_for(ASK + 1) == set()
 
 
 def test_a_rank_that_has_just_left_the_collective_is_not_busy() -> None:

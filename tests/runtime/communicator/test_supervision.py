@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from ranks import Job, is_open_mpi, needs_mpi, try_ranks
 
-from gluongraph.runtime.communicator import diagnosis
+from gluongraph.runtime.communicator import diagnosis, supervision
 from gluongraph.runtime.communicator.base import PeerLost
 from gluongraph.runtime.communicator.environment import use_world, world
 
@@ -79,6 +79,14 @@ def end_without_a_word() -> None:
 
 def call_another() -> None:
     world().barrier()
+
+
+def be_no_longer_watched() -> None:
+    def report(self: supervision.Supervisor, now: float) -> diagnosis.Report:
+        raise ValueError("a defect")
+
+    supervision.Supervisor._report = report  # type: ignore[method-assign]
+    time.sleep(1000)
 
 
 def be_busy() -> None:
@@ -171,6 +179,7 @@ SCENARIOS: dict[str, tuple[int, Callable[..., Any], list[str], dict[str, Any]]] 
     "another": (2, program, ["call_another"], {}),
     "busy": (3, wait_impatiently, ["be_busy"], {}),
     "busy for ever": (2, wait_impatiently, ["be_busy_for_ever"], {"env": {"GG_COMM_TIMEOUT": "3"}}),
+    "defect": (2, program, ["be_no_longer_watched"], {}),
     "groups": (4, in_groups, [], {}),
     "exit code": (2, end_with, ["7"], {}),
     "forks": (2, forks, [], {}),
@@ -231,6 +240,7 @@ def test_the_exit_code_is_that_of_the_program() -> None:
         ("fail under another hook", 1, "rank 1 raised ValueError: bad batch; all ranks are ended"),
         ("fail under mpi4py", 1, "rank 1 raised ValueError: bad batch; all ranks are ended"),
         ("interrupt", 1, "rank 1 was interrupted; all ranks are ended"),
+        ("defect", 1, "rank 1 is no longer watched: raised ValueError: a defect; all ranks are ended"),
         ("stop", 0, "rank 2 is stopped (SIGSTOP) while ranks 0, 1 wait in allreduce at test_supervision.py:"),
         ("another", 0, "ranks call different collectives: rank 0 waits in allreduce at test_supervision.py:"),
     ],
