@@ -316,6 +316,8 @@ class _Maker:
                     *THRIFT,
                 )
             }
+            # As a text: numbers of JSON are finite. Left out where it is what a reader assumes that knows no other.
+            | ({"norm_type": str(step.options.norm_type)} if step.options.norm_type != 2 else {})
             | ({"micro_batches": step.options.micro_batches} if step.options.micro_batches else {}),
             "parameters": [self._parameter(key, p) for key, p in parameters.items()],
             "states": {name: sources(name, array) for name, array in self._held().items()},

@@ -153,7 +153,8 @@ class ExportedStep(TrainStep):
         parameters = {p["key"]: _parameter(p) for p in told["parameters"]}
         rollback()  # nothing has been drawn: values come from the file
         net = ExportedNet(parameters, lambda *inputs: self.predict(*inputs))
-        options = Options(precision=precision_of(told["precision"]), steps_per_call=steps_per_call, **told["options"])
+        asked = {**told["options"], "norm_type": float(told["options"].get("norm_type", 2.0))}
+        options = Options(precision=precision_of(told["precision"]), steps_per_call=steps_per_call, **asked)
         self._begin(_trainer(told, parameters, lr_scheduler), options, net, None)
         self._verdict, unfit = verdict, compatibility.misfit(told)
         if unfit and verdict.trusted:

@@ -234,6 +234,24 @@ def check_clipping(value: Any, algorithm: Any) -> str | None:
     return name
 
 
+def check_norm_type(value: Any, clips: Any, algorithm: str | None) -> float:
+    """The p of the norm by which gradients are clipped.
+
+    Raises:
+        MisconfigurationException: no number above 0, or elements are bounded and no norm.
+    """
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        found = 0.0
+    if isinstance(value, bool) or not found > 0:
+        raise misconfigured(f"gradient_clip_norm_type={value!r}", help='a number above 0, or "inf"')
+    if found != 2 and clips and algorithm == "value":
+        message = f'gradient_clip_norm_type={value!r}, with gradient_clip_algorithm="value", which bounds each element'
+        raise misconfigured(message, help="leave one of them out")
+    return found
+
+
 def check_val_check_interval(interval: Any, check_val_every_n_epoch: Any) -> int | float:
     """How often is validated: a share of the epoch, or a number of batches. 1.0 of what is said by other arguments.
 

@@ -18,14 +18,17 @@ def clip(trainer: Any, optimizer: Any, value: float | None, algorithm: str) -> N
         from gluongraph.torch.export import torch
 
         utils = torch().nn.utils
-        (utils.clip_grad_value_ if algorithm == "value" else utils.clip_grad_norm_)(_tensors(optimizer), value)
+        if algorithm == "value":
+            utils.clip_grad_value_(_tensors(optimizer), value)
+        else:
+            utils.clip_grad_norm_(_tensors(optimizer), value, norm_type=trainer.gradient_clip_norm_type)
         return
     gradients = _gradients(trainer, optimizer)
     if algorithm == "value":
         for gradient in gradients:
             gradient[:] = gradient.clip(-value, value)
         return
-    if (norm := _norm(gradients)) > value:
+    if (norm := _norm(gradients, trainer.gradient_clip_norm_type)) > value:
         for gradient in gradients:
             gradient[:] = gradient * (value / (norm + 1e-6))
 
@@ -40,9 +43,9 @@ def check_norm(trainer: Any, optimizer: Any) -> None:
         from gluongraph.torch.export import torch
 
         made = [p.grad for p in _tensors(optimizer) if p.grad is not None]
-        norm = float(torch().nn.utils.get_total_norm(made))
+        norm = float(torch().nn.utils.get_total_norm(made, trainer.gradient_clip_norm_type))
     else:
-        norm = _norm(_gradients(trainer, optimizer))
+        norm = _norm(_gradients(trainer, optimizer), trainer.gradient_clip_norm_type)
     if not np.isfinite(norm):
         message = f"error_if_nonfinite: the norm of all gradients is {norm}"
         help = "torch.autograd.detect_anomaly() or autograd.detect_anomaly() finds the op"
@@ -60,5 +63,7 @@ def _gradients(trainer: Any, optimizer: Any) -> list[Any]:
     return [p.list_grad()[0] for p in owner.params if p.grad_req != "null"]
 
 
-def _norm(gradients: list[Any]) -> float:
-    return float(np.sqrt(sum(float((g.asnumpy().astype(np.float64) ** 2).sum()) for g in gradients)))
+def _norm(gradients: list[Any], norm_type: float) -> float:
+    """The p-norm of all elements together."""
+    each = [np.linalg.norm(g.asnumpy().astype(np.float64).reshape(-1), norm_type) for g in gradients]
+    return float(np.linalg.norm(each, norm_type))

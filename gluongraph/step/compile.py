@@ -23,7 +23,7 @@ from gluongraph.step.micro_batches import micro_batches_of
 from gluongraph.step.several import steps_per_call_of
 from gluongraph.step.state_dtype import hold_states
 from gluongraph.tracing.precision import in_whole, precision_of
-from gluongraph.tracing.step_graph import check_clip_norm
+from gluongraph.tracing.step_graph import check_clip_norm, check_norm_type
 
 
 def compile(
@@ -37,6 +37,7 @@ def compile(
     keep_grads: bool = False,
     clip_norm: float | None = None,
     grad_norm: bool = False,
+    norm_type: float = 2.0,
     error_if_nonfinite: bool = False,
     ema: float | None = None,
     detect_anomaly: bool = False,
@@ -69,6 +70,7 @@ def compile(
         clip_norm: gradients, divided by the batch size, are scaled so that the norm of all together is at most this.
         grad_norm: `step.grad_norm` tells the norm of all gradients of the last update; with `clip_norm` or
             `error_if_nonfinite` it does anyway.
+        norm_type: which norm that is: the p of (sum |g|^p)^(1/p), above 0; with inf it is the largest |g|.
         error_if_nonfinite: where that norm is not finite, the step changes nothing and raises NotFiniteError, which
             names the first op that has made a NaN or an infinity. It costs next to nothing beside `clip_norm`.
         ema: the decay of running averages of the parameters, in `step.averages`; `step.averaged()` puts them in place.
@@ -97,7 +99,7 @@ def compile(
             environment, shows nothing.
 
     Raises:
-        ValueError: no such precision; clip_norm is no positive number, or ema none from 0 to below 1;
+        ValueError: no such precision; clip_norm or norm_type is no positive number, or ema none from 0 to below 1;
             no such number of micro-batches; no such remat, or a budget that is no number of bytes; no such form of
             states or activations; steps_per_call is no number from 1 on; `tune` is no number of seconds.
         TypeError: an argument is not what its name says; an imported net takes another number of inputs; the net gives
@@ -120,6 +122,7 @@ def compile(
     loss = _as_loss(loss)
     how = precision_of(precision)
     check_clip_norm(clip_norm)
+    check_norm_type(norm_type)
     if ema is not None and not (isinstance(ema, Real) and 0 <= ema < 1):
         raise ValueError(with_user_location(f"ema is a decay from 0 to below 1, as 0.999; not {ema!r}"))
     free = dynamic_of(dynamic, sizes, net, inputs)
@@ -143,6 +146,7 @@ def compile(
         cast=cast,
         clip_norm=clip_norm,
         grad_norm=grad_norm,
+        norm_type=float(norm_type),
         error_if_nonfinite=error_if_nonfinite,
         ema=ema,
         micro_batches=micro_batches_of(deterministic),

@@ -42,6 +42,17 @@ def check_clip_norm(value: Any) -> None:
         raise ValueError(with_user_location(f"clip_norm is a positive number, not {value!r}"))
 
 
+def check_norm_type(value: Any) -> None:
+    """Refuse what is no p of a p-norm.
+
+    Raises:
+        ValueError: no number above 0, of which inf is one.
+    """
+    if not (isinstance(value, Real) and not isinstance(value, bool) and float(value) > 0):
+        message = f"norm_type is the p of a p-norm, a number above 0, not {value!r}"
+        raise ValueError(with_user_location(message, help='2.0, 1.0, or float("inf") for the largest element'))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of `mx.compile`. `cast` is the pass that the precision needs, if any.
@@ -55,6 +66,7 @@ class Options:
     cast: Cast | None = None
     clip_norm: float | None = None
     grad_norm: bool = False
+    norm_type: float = 2.0
     error_if_nonfinite: bool = False
     ema: float | None = None
     micro_batches: int = 0  # of all ranks together, in which gradients are computed; 0: each rank's batch as a whole
@@ -75,6 +87,7 @@ class Options:
             "precision": self.precision.name,
             "clip_norm": None if self.clip_norm is None else "a number",  # which one is compared at each call
             "grad_norm": self.grad_norm,
+            "norm_type": self.norm_type,
             "error_if_nonfinite": self.error_if_nonfinite,
             "keep_grads": self.keep_grads,
             "ema": self.ema,
@@ -222,7 +235,7 @@ def add_updates(
     shards = exchange.ranks if exchange.sharding is not None else 1  # among which gradients are divided
     is_measured = options.grad_norm or options.error_if_nonfinite
     norm = clipped if options.clip_norm is not None else measured if is_measured else None
-    clip = None if norm is None else partial(norm, ranks=shards)
+    clip = None if norm is None else partial(norm, ranks=shards, norm_type=options.norm_type)
     updating = exchange.update(
         step_graph.graph,
         trainer.optimizer,

@@ -64,7 +64,12 @@ def check_clipping() -> None:
             norms.append(run.step.grad_norm)
         return {"norms": np.array(norms)}
 
-    options = [{"grad_norm": True}, *({"clip_norm": 0.05, "precision": p} for p in ("32", "16-mixed", "bf16-mixed"))]
+    others = [{"clip_norm": 0.05, "norm_type": p} for p in (1.0, 3.0, np.inf)]
+    options = [
+        {"grad_norm": True},
+        *others,
+        *({"clip_norm": 0.05, "precision": p} for p in ("32", "16-mixed", "bf16-mixed")),
+    ]
     for each in options:
         assert_equal_results(drive, **each)
 

@@ -43,6 +43,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"accumulate_grad_batches": 0}, "accumulate_grad_batches"),
     ({"gradient_clip_val": -1}, "gradient_clip_val"),
     ({"gradient_clip_val": 1.0, "gradient_clip_algorithm": "l1"}, "'norm' and 'value'"),
+    ({"gradient_clip_norm_type": 0}, 'a number above 0, or "inf"'),
+    ({"gradient_clip_norm_type": "max"}, 'a number above 0, or "inf"'),
+    (
+        {"gradient_clip_val": 1.0, "gradient_clip_algorithm": "value", "gradient_clip_norm_type": 1},
+        "bounds each element",
+    ),
     ({"profiler": "gprof"}, "there is none of that name"),
     ({"plugins": ["x"]}, "leave them out"),
     ({"steps_per_call": 0}, "steps_per_call"),

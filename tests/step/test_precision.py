@@ -10,7 +10,7 @@ import pytest
 
 import gluongraph as mx
 from gluongraph import amp, debug, gluon, nd
-from gluongraph.errors import MXNetError, UnsupportedError
+from gluongraph.errors import MXNetError, NotFiniteError, UnsupportedError
 from gluongraph.gluon import Parameter, nn
 from gluongraph.ir.plan import Plan
 from gluongraph.step import TrainStep
@@ -267,6 +267,50 @@ def test_gradients_are_clipped_by_the_norm_of_all_together() -> None:
     step(*(g * 1e-6 for g in grads), batch_size=2)  # below the limit nothing is clipped
     for p, g in zip(params, grads, strict=True):
         np.testing.assert_allclose(p.data().asnumpy(), -g * 1e-6 / 2, rtol=1e-5)
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 1.5, 2, 8.0, np.inf])
+def test_gradients_are_clipped_by_other_norms(norm_type: float, tmp_path: Path) -> None:
+    """In an exported step too. Powers of small elements are not lost."""
+    rng = np.random.default_rng(0)
+    shapes: list[tuple[int, ...]] = [(50, 70), (6, 4, 3, 3), (7,)]
+    params = [Parameter(f"p{i}", shape=shape) for i, shape in enumerate(shapes)]
+    for p in params:
+        p.initialize(mx.init.Zero())
+    grads = [rng.normal(size=p.shape).astype(np.float32) * 1e-6 for p in params]
+    step = mx.compile(
+        lambda *given: nd.add_n(*((p.data() * g).sum() for p, g in zip(params, given, strict=True))),
+        trainer=gluon.Trainer(params, "sgd", {"learning_rate": 1.0}),
+        clip_norm=1e-7,
+        norm_type=norm_type,
+    )
+    step(*grads, batch_size=1)
+    norm = np.linalg.norm(np.concatenate([g.reshape(-1) for g in grads]).astype(np.float64), norm_type)
+    assert step.grad_norm == pytest.approx(norm, rel=1e-6)
+    for p, g in zip(params, grads, strict=True):
+        np.testing.assert_allclose(p.data().asnumpy(), -g * (1e-7 / norm), rtol=1e-5)
+    step.export(tmp_path / "step.gga", batches=[grads])
+    loaded = mx.load(tmp_path / "step.gga")
+    loaded(*grads, batch_size=1)
+    assert loaded.grad_norm == step.grad_norm and loaded.options.norm_type == norm_type
+
+
+def test_norms_of_what_is_not_finite() -> None:
+    p = Parameter("p", shape=(3,))
+    p.initialize(mx.init.Zero())
+    for norm_type in (1.0, 2.0, 3.0, np.inf):
+        trainer = gluon.Trainer([p], "sgd")
+        step = mx.compile(lambda x: (p.data() * x).sum(), trainer=trainer, error_if_nonfinite=True, norm_type=norm_type)
+        for x in ([1, np.nan, 2], [np.inf, 1, 2], [1, 2, -np.inf]):
+            with pytest.raises(NotFiniteError):
+                step(np.array(x, np.float32), batch_size=1)
+        assert not p.data().asnumpy().any()
+
+
+@pytest.mark.parametrize("norm_type", [0, -1, "2", True, np.nan])
+def test_what_is_no_norm(norm_type: Any) -> None:
+    with pytest.raises(ValueError, match="norm_type is the p of a p-norm, a number above 0"):
+        mx.compile(lambda x: x, norm_type=norm_type)
 
 
 def test_the_norm_may_change_and_go(tmp_path: Path) -> None:

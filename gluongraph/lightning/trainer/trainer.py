@@ -55,6 +55,7 @@ class Trainer(RunState):
         lightning_remainder: divide the gradients of the last window of an epoch, which may have fewer batches, by
             `accumulate_grad_batches`, as Lightning does; by default by their number.
         gradient_clip_val, gradient_clip_algorithm: the largest norm ("norm") or element ("value") of gradients.
+        gradient_clip_norm_type: which norm: the p of (sum |g|^p)^(1/p), or "inf" for the largest |g|.
         error_if_nonfinite: where the norm of all gradients is not finite, change nothing and raise NotFiniteError.
         deterministic: accepted; results are the same for the same seed in any case.
         profiler: "simple", "advanced", "pytorch", or an object with `profile(name)`.
@@ -123,6 +124,7 @@ class Trainer(RunState):
         model_registry: Any = None,
         steps_per_call: int | None = None,
         eager: bool = False,
+        gradient_clip_norm_type: float | str = 2.0,
         error_if_nonfinite: bool = False,
         lightning_remainder: bool = False,
     ):
@@ -151,6 +153,7 @@ class Trainer(RunState):
         args.check_count("accumulate_grad_batches", accumulate_grad_batches, 1)
         self.accumulate_grad_batches, self.lightning_remainder = accumulate_grad_batches, lightning_remainder
         self._clipping = gradient_clip_val, args.check_clipping(gradient_clip_val, gradient_clip_algorithm)
+        self.gradient_clip_norm_type = args.check_norm_type(gradient_clip_norm_type, *self._clipping)
         self.deterministic, self.benchmark, self.inference_mode = deterministic, benchmark, inference_mode
         self.use_distributed_sampler, self.sync_batchnorm = use_distributed_sampler, sync_batchnorm
         args.check_count("reload_dataloaders_every_n_epochs", reload_dataloaders_every_n_epochs, 0)
@@ -382,7 +385,7 @@ class Trainer(RunState):
         options: dict[str, Any] = {"target": self.target, "precision": mixed}
         if evaluation:
             return {**options, "precision": "bf16-mixed" if mixed == "bf16-mixed" else "32"}
-        options["clip_norm"] = self.clip_norm
+        options["clip_norm"], options["norm_type"] = self.clip_norm, self.gradient_clip_norm_type
         if self.ema is not None:
             options["ema"] = self.ema
         options["detect_anomaly"], options["error_if_nonfinite"] = self.detect_anomaly, self.error_if_nonfinite

@@ -68,6 +68,18 @@ def test_error_if_nonfinite_ends_the_fit_before_the_update(
     assert all(np.isfinite(p.data().asnumpy()).all() for p in trained)
 
 
+@pytest.mark.parametrize("norm_type", [1, "inf", 3.0])
+@pytest.mark.parametrize(("kind", "how"), [(Staged, {}), (GluonModel, {"eager": True})])
+def test_norms_of_the_modes(kind: type[GluonModel], how: dict[str, Any], norm_type: float | str) -> None:
+    clips: dict[str, Any] = {"gradient_clip_val": 0.01, "gradient_clip_norm_type": norm_type}
+    _, fused = fit(**clips)
+    _, other = fit(kind(), **clips, **how)
+    _, by_two = fit(gradient_clip_val=0.01)
+    for weight, of_mode in zip(weights(fused), weights(other), strict=True):
+        np.testing.assert_allclose(of_mode, weight, rtol=1e-4, atol=1e-6)
+    assert not same(weights(fused), weights(by_two))
+
+
 @pytest.mark.parametrize("how", [{}, {"precision": "16-mixed"}, {"max_steps": 17}, {"detect_anomaly": True}])
 def test_joined_steps_have_the_bits_of_single_ones(how: dict[str, Any]) -> None:
     calls: list[int] = []
