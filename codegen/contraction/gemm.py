@@ -28,7 +28,7 @@ has one chain or several.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -279,7 +279,7 @@ class _Job:
         at, column = k.bind(step * packed_stride, "at"), k.bind(terms.first + step, "column")
         whole = i + packed_stride <= self.gemm.m  # full vectors, with rows of the next tile
         with k.when(whole):
-            for r, lanes in _powers(packed_stride, self.lanes):
+            for r, lanes in tir.powers_of_two(packed_stride, self.lanes):
                 k.store(to, self._value(self.gemm.a, batch, i + r, column, lanes), at + r)
         with k.when(tir.logical("not", whole)), k.loop(rows, name="r") as r:
             k.store(to, self._value(self.gemm.a, batch, i + r, column, 1), at + r)
@@ -476,7 +476,7 @@ class _Job:
             step(tir.index(self.gemm.kk - rest), rest)
             if acc.settle is not None:
                 acc.settle()
-        groups = list(_powers(columns))
+        groups = list(tir.powers_of_two(columns))
 
         def summed(r: int, v: int) -> Expr:
             c, group = groups[v]
@@ -487,12 +487,3 @@ class _Job:
 
     def _along_k(self, operand: Operand, batch: Value, i: Value, j: Value, width: int) -> Expr:
         return self.k.bind(mk.padded(self._value(operand, batch, i, j, width), self.lanes))
-
-
-def _powers(count: int, most: int = 1 << 30) -> Iterator[tuple[int, int]]:
-    """Split the count into (first, power of two up to `most`): 7 -> (0, 4), (4, 2), (6, 1)."""
-    first = 0
-    while first < count:
-        size = min(most, 1 << (count - first).bit_length() - 1)
-        yield first, size
-        first += size

@@ -275,6 +275,15 @@ def same(x: Expr, y: Expr) -> bool:
     return bool(x.same_as(y))
 
 
+def powers_of_two(count: int, most: int = 1 << 30) -> Iterator[tuple[int, int]]:
+    """Split the count into (first, power of two up to `most`): 7 -> (0, 4), (4, 2), (6, 1)."""
+    first = 0
+    while first < count:
+        size = min(most, 1 << (count - first).bit_length() - 1)
+        yield first, size
+        first += size
+
+
 def constant_value(x: Expr) -> float | int | None:
     """Return the value of a constant; None for other expressions."""
     x = x.value if isinstance(x, tirx.Broadcast) else x
