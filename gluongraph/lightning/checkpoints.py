@@ -140,6 +140,7 @@ def save(trainer: Any, path: Any, weights_only: bool) -> None:
     """Write the state of a Trainer; all ranks call this."""
     engines, step = trainer.engines, trainer.step or _step_to_save(trainer)
     place = Path(os.fspath(path))
+    engines.steps.take_over()
     if engines.mode == "eager" and engines.engine is not None:
         engines.engine.push_states()
     step.kept_elsewhere = tuple(

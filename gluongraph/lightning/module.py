@@ -206,24 +206,10 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
 
     # -- parameters of Gluon's blocks
 
-    def blocks(self) -> dict[str, Block]:
-        """The Gluon blocks among its attributes, by name.
-
-        Raises:
-            MisconfigurationException: a block lies in a list or dict, where it would not be found in a checkpoint.
-        """
-        found = {name: value for name, value in vars(self).items() if isinstance(value, Block)}
-        for name, value in vars(self).items():
-            parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-            if name not in ("_modules",) and any(isinstance(each, Block) for each in parts):
-                message = f"self.{name} holds Gluon blocks in a {type(value).__name__}"
-                raise misconfigured(message, help="make each an attribute, or put them into gluon.nn.Sequential")
-        return found
-
     def collect_params(self, select: str | None = None) -> ParameterDict:
         """The parameters of its Gluon blocks, as `Block.collect_params` gives them."""
         made = ParameterDict("")
-        for block in self.blocks().values():
+        for block in blocks_of(self).values():
             made.update(block.collect_params(select))
         return made
 
@@ -267,7 +253,7 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         if self._trainer is None:
             warn(f"self.log({name!r}, ...) without a Trainer does nothing")
             return
-        logged = self._logged(
+        logged = self._how_logged(
             name,
             prog_bar=prog_bar,
             logger=logger,
@@ -294,7 +280,7 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         else:
             self._trainer.log_value(logged, _number(name, value))
 
-    def _logged(
+    def _how_logged(
         self,
         name: str,
         *,
@@ -353,7 +339,7 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         arguments of `log`."""
         recorder = current_recorder()
         if isinstance(dictionary, BatchValue) and recorder is not None and self._trainer is not None:
-            recorder.log(self._logged("", **how), dictionary, whole=True)  # its names are known when the step has run
+            recorder.log(self._how_logged("", **how), dictionary, whole=True)  # its names are known when the step has run
             return
         named = members_of(dictionary) if is_collection(dictionary) else dictionary
         for name, value in named.items():
@@ -517,6 +503,21 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         from gluongraph.lightning.checkpoints import module_from_checkpoint
 
         return module_from_checkpoint(cls, checkpoint_path, hparams_file, self_strict(cls, strict), kwargs)
+
+
+def blocks_of(module: Any) -> dict[str, Block]:
+    """The Gluon blocks among the attributes of a module, by name. No method: `self.blocks` is a user's own name.
+
+    Raises:
+        MisconfigurationException: a block lies in a list or dict, where it would not be found in a checkpoint.
+    """
+    found = {name: value for name, value in vars(module).items() if isinstance(value, Block)}
+    for name, value in vars(module).items():
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+        if name not in ("_modules",) and any(isinstance(each, Block) for each in parts):
+            message = f"self.{name} holds Gluon blocks in a {type(value).__name__}"
+            raise misconfigured(message, help="make each an attribute, or put them into gluon.nn.Sequential")
+    return found
 
 
 def self_strict(cls: type[LightningModule], strict: bool | None) -> bool:

@@ -41,9 +41,12 @@ def dtype_of(tensor: Any) -> str:
 
 
 class SharedStorage(Storage):
-    """The memory of a tensor: where the storage moves, into the arena of a trainer, the tensor follows."""
+    """The memory of a tensor: where the storage moves, into the arena of a trainer, the tensor follows.
 
-    __slots__ = ("tensor",)
+    `parted` tells whether the tensor has been given other memory since, by `tensor.data = ...`.
+    """
+
+    __slots__ = ("address", "tensor")
 
     def __init__(self, tensor: Any):
         with torch().no_grad():
@@ -51,7 +54,21 @@ class SharedStorage(Storage):
                 tensor.data = tensor.contiguous()
         super().__init__(to_numpy(tensor))
         self.tensor = tensor
+        self.address = tensor.data_ptr()
         self.lend()  # PyTorch may write into it at any time
+
+    @property
+    def parted(self) -> bool:
+        """Does the tensor live elsewhere?"""
+        return bool(self.tensor.data_ptr() != self.address)
+
+    def rejoin(self, values: Any) -> None:
+        """Take the values of a tensor, and let its own live here again."""
+        shared = to_torch(self.array)
+        shared.copy_(values.detach())
+        if self.parted:
+            self.tensor.data = shared
+            self.address = self.tensor.data_ptr()
 
     def rehome(self, array: Array, *, copy: bool = True) -> None:
         """Live in `array` from now on, the tensor too."""
@@ -60,6 +77,7 @@ class SharedStorage(Storage):
             self.tensor.data = to_torch(array)
         else:  # of elements on other ranks: the shape, without memory
             self.tensor.data = self.tensor.data.new_zeros(()).expand(array.shape)
+        self.address = self.tensor.data_ptr()
 
     @staticmethod
     def without_elements() -> type[Storage]:

@@ -68,6 +68,10 @@ class TorchSteps(ModuleBlock):
         self._changes.follow()
         self._moving.refresh()
 
+    def take_over(self) -> None:
+        """Take the values of tensors that have been replaced since the last batch."""
+        self._changes.take_over()
+
     def run(self, kind: str, structure: Structure, arrays: Sequence[NDArray], dataloader_idx: int | None) -> Traced:
         """The module's `kind` on a batch of these arrays."""
         types = tuple((a.type.dtype, a.shape) for a in arrays)
