@@ -339,7 +339,9 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         arguments of `log`."""
         recorder = current_recorder()
         if isinstance(dictionary, BatchValue) and recorder is not None and self._trainer is not None:
-            recorder.log(self._how_logged("", **how), dictionary, whole=True)  # its names are known when the step has run
+            recorder.log(
+                self._how_logged("", **how), dictionary, whole=True
+            )  # its names are known when the step has run
             return
         named = members_of(dictionary) if is_collection(dictionary) else dictionary
         for name, value in named.items():

@@ -69,8 +69,12 @@ def _distinct(args: Any, kwargs: Any) -> Any:
     return torch().utils._pytree.tree_map(apart, (args, kwargs))
 
 
-def export(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any) -> Exported:
+def export(
+    module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any, otherwise: str = ""
+) -> Exported:
     """The program of a module for arguments like these, in the mode that the module is in.
+
+    `otherwise` is what a user can do where it cannot be traced, which the error says.
 
     Raises:
         ExportError: torch.export cannot trace it.
@@ -86,7 +90,7 @@ def export(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynami
         except (KeyboardInterrupt, MemoryError):
             raise
         except Exception as error:  # of torch.export, of the module itself, of sympy: of any type
-            raise _explained(module, error, (args, kwargs)) from error
+            raise _explained(module, error, (args, kwargs), dynamic_shapes is not None, otherwise) from error
     origins = {}
     for node in program.graph.nodes:
         sources = node.meta.get("from_node") or ()
@@ -183,8 +187,9 @@ def _detach_no_grad(graph_module: Any) -> None:
         module.recompile()
 
 
-def _explained(module: Any, error: Exception, given: Any) -> ExportError:
-    """The error of torch.export in a sentence, with the line of the module where it arose."""
+def _explained(module: Any, error: Exception, given: Any, dynamic: bool, otherwise: str) -> ExportError:
+    """The error of torch.export in a sentence, with the line of the module where it arose. Are there `dynamic` shapes?
+    `otherwise` is a way out."""
     name = type(module).__name__
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if is_users_file(f.filename) and "sympy" not in f.filename]
@@ -199,9 +204,11 @@ def _explained(module: Any, error: Exception, given: Any) -> ExportError:
     elif "expected dtype int" in text.lower() or "expected scalar type long" in text.lower():
         help = 'classes and indices are integers: y.astype("int64")'
     elif type(error) in _OF_THE_MODULE and not _is_tracer(frames[-1].filename):
-        help = f"the module itself raises this, given {_types(given)}"
-    elif "constraint" in text.lower() or "dynamic" in text.lower():
+        help, otherwise = f"the module itself raises this, given {_types(given)}", ""
+    elif dynamic and ("constraint" in text.lower() or "dynamic" in text.lower()):
         help = "give dynamic_shapes as the message says, or leave the axis out of it"
+    if otherwise and otherwise not in help:
+        help = f"{help}; or {otherwise}"
     where = f"\n  at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
     return ExportError(with_user_location(f"torch.export cannot trace {name}: {said[:500]}{where}", help=help))
 

@@ -10,7 +10,7 @@ from gluongraph.dtypes import numpy_dtype
 from gluongraph.host.torch_module import is_torch_loaded
 from gluongraph.initializer import Initializer
 from gluongraph.ndarray import NDArray
-from gluongraph.storage import AbsentElements, Array, Storage
+from gluongraph.storage import AbsentElements, Array, Storage, aligned_empty
 from gluongraph.torch.aten.context import DTYPE_NAMES
 from gluongraph.torch.export import torch
 
@@ -62,13 +62,12 @@ class SharedStorage(Storage):
         """Does the tensor live elsewhere?"""
         return bool(self.tensor.data_ptr() != self.address)
 
-    def rejoin(self, values: Any) -> None:
-        """Take the values of a tensor, and let its own live here again."""
-        shared = to_torch(self.array)
-        shared.copy_(values.detach())
-        if self.parted:
-            self.tensor.data = shared
-            self.address = self.tensor.data_ptr()
+    def rejoin(self, values: Any, stay: bool = False) -> None:
+        """Take the values of a tensor, and let its own live here again: in new memory, since somebody may keep what it
+        had before, to put it back. With `stay` it is that before."""
+        array = self.array if stay else aligned_empty(self.array.shape, self.array.dtype)
+        to_torch(array).copy_(values.detach())
+        self.rehome(array, copy=False)
 
     def rehome(self, array: Array, *, copy: bool = True) -> None:
         """Live in `array` from now on, the tensor too."""

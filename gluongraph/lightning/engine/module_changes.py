@@ -10,7 +10,6 @@ from typing import Any
 from gluongraph.errors import MXNetError, ShapeError, with_user_location
 from gluongraph.gluon.parameter import Parameter
 from gluongraph.lightning.read_attributes import UserCode
-from gluongraph.torch.tensors import SharedStorage
 
 
 class Parts:
@@ -35,18 +34,18 @@ class _Shared:
     held: dict[str, Any]
     name: str
     tensor: Any
-    storage: SharedStorage
+    storage: Any  # a SharedStorage
     parameter: Parameter | None
     trained: bool
 
-    def take_over(self, own: str) -> None:
+    def take_over(self, own: str, stay: bool) -> None:
         """Where the tensor has been replaced, or its `data` has, take the values, and put the shared one back. `own` is
-        its name."""
+        its name; with `stay` the memory is that before."""
         now, tensor = self.held.get(self.name), self.tensor
         if now is None or (now is tensor and not self.storage.parted):
             return
         self._check(own, now)
-        self.storage.rejoin(now)
+        self.storage.rejoin(now, stay or not self.storage.parted)
         if now is not tensor:
             tensor.requires_grad = now.requires_grad
             self.held[self.name] = tensor
@@ -73,10 +72,11 @@ class _Shared:
 
 class ModuleChanges:
     """Lets parameters follow the module that they are of: `parameters` have the memory of its tensors, those named in
-    `trained` may be trained. `parts` is another object when layers have been replaced."""
+    `trained` may be trained. `parts` is another object when layers have been replaced. With `stay` the memory of
+    parameters does not move: ranks divide it."""
 
-    def __init__(self, module: Any, parameters: Mapping[str, Parameter], trained: Collection[str]):
-        self._module = module
+    def __init__(self, module: Any, parameters: Mapping[str, Parameter], trained: Collection[str], stay: bool):
+        self._module, self._stay = module, stay
         self._shared = dict(_places(module, parameters, trained))
         self._calls, self.parts = UserCode.calls, Parts(module)
 
@@ -104,7 +104,7 @@ class ModuleChanges:
             ShapeError: a tensor has been replaced by one of another shape.
         """
         for name, shared in self._shared.items():
-            shared.take_over(name)
+            shared.take_over(name, self._stay)
 
     def _check_added(self) -> None:
         known = {id(shared.tensor) for shared in self._shared.values()}

@@ -29,6 +29,7 @@ from gluongraph.torch.program import Program
 
 PREFIX = "module."  # what the names of the module's parameters begin with in an exported step
 VARIANTS = 8  # of one step function for one type of batch, as attributes that it reads change
+EAGER = "L.Trainer(..., eager=True)"  # the way out where a step cannot be traced: PyTorch computes it
 MANY = 10  # traces of it, of which a warning says why
 Types = tuple[tuple[str, tuple[int, ...]], ...]  # dtypes and shapes of a batch
 _NUMBERS = itertools.count()
@@ -45,18 +46,19 @@ class Variant:
 
 
 class TorchSteps(ModuleBlock):
-    """The parameters and buffers of a module, in its own memory, and the exported programs of its step functions."""
+    """The parameters and buffers of a module, in its own memory, which with `stay` does not move, and the exported
+    programs of its step functions."""
 
     torch = True
 
-    def __init__(self, module: Any):
+    def __init__(self, module: Any, stay: bool):
         super().__init__(module, share=True)
         self._programs: dict[Hashable, Variant] = {}  # by kind, structure and types of a batch, and `Variant.number`
         self._variants: dict[Hashable, list[Variant]] = {}
         self._exports: Counter[Hashable] = Counter()
         self._moving = MovingNumbers(module, self._numbers)
         self._hold([self._canonical[name] for name, _ in module.named_buffers(remove_duplicate=False)])
-        self._changes = ModuleChanges(module, self._reg_params, self._trained)
+        self._changes = ModuleChanges(module, self._reg_params, self._trained, stay)
 
     @property
     def block(self) -> HybridBlock:
@@ -156,7 +158,7 @@ class TorchSteps(ModuleBlock):
             recorded(module, recorder),
         ):
             reads.note(self._changes, "parts", self._changes.parts)
-            return export.export(step, examples, {}, None)
+            return export.export(step, examples, {}, None, otherwise=EAGER)
 
 
 def _step_module(

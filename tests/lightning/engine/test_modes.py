@@ -274,6 +274,71 @@ def test_torch_branches_are_refused_with_the_line() -> None:
         L.Trainer(max_epochs=1, **QUIET).fit(linear(torch, training_step=training_step)(), batches)
 
 
+def test_gradients_within_a_torch_step_are_refused_with_the_line() -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        x = batch[0].clone().requires_grad_(True)
+        (slope,) = torch.autograd.grad(self.layer(x).pow(2).sum(), x, create_graph=True)
+        return slope.pow(2).mean()
+
+    batches, model = [(torch.ones(4, 6),)] * 2, linear(torch, training_step=training_step)()
+    with pytest.raises(
+        MXNetError,
+        match=r"(?s)autograd\.grad within it.*test_modes.py:\d+ in training_step.*Trainer\(\.\.\., eager=True",
+    ):
+        L.Trainer(max_epochs=1, **QUIET).fit(model, batches)
+    before = model.layer.weight.detach().clone()
+    L.Trainer(max_epochs=1, eager=True, **QUIET).fit(model, batches)
+    assert not torch.equal(before, model.layer.weight)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
+def test_weights_that_hooks_of_layers_compute() -> None:
+    torch = pytest.importorskip("torch")
+    prune, utils, found = pytest.importorskip("torch.nn.utils.prune"), torch.nn.utils, []
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        return (self.layer(batch[0]) - 1).pow(2).mean()
+
+    for eager in (False, True):
+        torch.manual_seed(0)
+        model = linear(torch, training_step=training_step)()
+        first, second, third = (torch.nn.Linear(6, 6) for _ in range(3))
+        prune.l1_unstructured(third, "weight", 0.5)
+        model.layer = torch.nn.Sequential(utils.weight_norm(first), utils.spectral_norm(second), third)
+        L.Trainer(max_epochs=2, eager=eager, **QUIET).fit(model, [(torch.linspace(0, 1, 24).reshape(4, 6),)] * 2)
+        found.append(model.state_dict())
+    for name, value in found[1].items():
+        assert np.allclose(found[0][name], value, atol=1e-5), name
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # as PyTorch imports its own parts
+def test_a_module_that_torch_compile_was_given() -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        return self.layer(batch[0]).pow(2).mean()
+
+    model = linear(torch, training_step=training_step)()
+    trainer = L.Trainer(max_epochs=1, **QUIET)
+    trainer.fit(torch.compile(model), [(torch.ones(4, 6),)] * 2)
+    assert trainer.lightning_module is model and trainer.global_step == 2
+
+
+def test_attributes_may_have_any_name() -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        return self.blocks(self.layer(batch[0])).pow(2).mean()
+
+    model = linear(torch, training_step=training_step)()
+    model.blocks = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    L.Trainer(max_epochs=1, **QUIET).fit(model, [(torch.ones(4, 6),)] * 2)
+    model.freeze()
+    assert not model.blocks[0].weight.requires_grad
+
+
 def test_classes_out_of_range_are_refused_with_the_line() -> None:
     torch = pytest.importorskip("torch")
 

@@ -242,9 +242,46 @@ class Following(L.LightningModule):
         return torch.optim.SGD(self.layer.parameters(), lr=0.05)
 
 
+class Averages(L.Callback):
+    """Averages of weights that stand in for them in validations, as they are often written."""
+
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        self.averages = {name: p.data.clone() for name, p in module.named_parameters()}
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        for name, parameter in module.named_parameters():
+            self.averages[name] = 0.5 * self.averages[name] + 0.5 * parameter.data
+
+    def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:
+        self.kept = {name: p.data for name, p in module.named_parameters()}
+        for name, parameter in module.named_parameters():
+            parameter.data = self.averages[name]
+
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+        for name, parameter in module.named_parameters():
+            parameter.data = self.kept[name]
+
+
+def test_memory_that_is_put_back_has_what_it_had() -> None:
+    found: list[dict[str, Any]] = []
+    for eager in (True, False):
+        torch.manual_seed(1)
+        module, trainer = Model(Case()), L.Trainer(max_epochs=3, eager=eager, callbacks=[Averages()], **QUIET)
+        trainer.fit(module, batches(), batches())
+        found.append(module.state_dict())
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
 @pytest.mark.parametrize(
     "hook",
-    ["on_train_batch_end", "on_train_epoch_end", "on_validation_start", "on_after_backward", "on_before_optimizer_step"],
+    [
+        "on_train_batch_end",
+        "on_train_epoch_end",
+        "on_validation_start",
+        "on_after_backward",
+        "on_before_optimizer_step",
+    ],
 )
 def test_weights_of_other_memory_are_those_that_are_saved(hook: str, tmp_path: pathlib.Path) -> None:
     found: list[dict[str, Any]] = []
