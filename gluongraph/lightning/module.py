@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from gluongraph.errors import MXNetError, warn, with_user_location
 from gluongraph.gluon.block import Block
@@ -196,6 +196,11 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
     def device(self) -> Any:
         """Where tensors of the module are: on the CPU, which is where batches are made."""
         return import_whole("torch").device("cpu") if _is_torch(self) else "cpu"
+
+    @property
+    def on_gpu(self) -> bool:
+        """Are tensors of the module on a GPU? Compiled steps may run there, and bring arrays there by themselves."""
+        return False
 
     @property
     def dtype(self) -> Any:
@@ -436,18 +441,20 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
     # -- ranks
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
-        """The arrays of all ranks, stacked along a new first axis."""
+        """The arrays of all ranks, stacked along a new first axis; of one rank as they are. Numbers become arrays."""
         return self.trainer.all_gather(data)
 
-    def freeze(self) -> None:
-        """Let no parameter be trained, and layers predict."""
+    def freeze(self) -> Self:
+        """Let no parameter be trained, and layers predict. Gives the module."""
         self._train_parameters(False)
         self._set_mode(False)
+        return self
 
-    def unfreeze(self) -> None:
-        """Let all parameters be trained."""
+    def unfreeze(self) -> Self:
+        """Let all parameters be trained. Gives the module."""
         self._train_parameters(True)
         self._set_mode(True)
+        return self
 
     def _train_parameters(self, trained: bool) -> None:
         if _is_torch(self):
@@ -480,6 +487,11 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         finally:
             for each, training in modes:
                 each.training = training
+
+    def to_torchscript(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: TorchScript is deprecated, in PyTorch and in Lightning."""
+        help = "torch.export.export(model.eval(), (x,)), or model.to_onnx(path, x)"
+        raise misconfigured("to_torchscript is not there, since PyTorch gives TorchScript up", help=help)
 
     @classmethod
     def load_from_checkpoint(

@@ -74,8 +74,9 @@ class SharedStorage(Storage):
         super().rehome(array, copy=copy)
         if array.flags.writeable:
             self.tensor.data = to_torch(array)
-        else:  # of elements on other ranks: the shape, without memory
-            self.tensor.data = self.tensor.data.new_zeros(()).expand(array.shape)
+        else:  # of elements on other ranks: the shape, without memory; who reads it is not to go on with a wrong number
+            held = self.tensor.data
+            self.tensor.data = held.new_full((), float("nan") if held.is_floating_point() else 0).expand(array.shape)
         self.address = self.tensor.data_ptr()
 
     @staticmethod
@@ -90,7 +91,7 @@ class SharedStorage(Storage):
 
 
 class SharedAbsent(AbsentElements, SharedStorage):  # type: ignore[override]  # `array` is an attribute of all others
-    """The storage of a tensor whose elements are on other ranks; the tensor has its shape, and zeros."""
+    """The storage of a tensor whose elements are on other ranks; the tensor has its shape, and NaN."""
 
     __slots__ = ()
 

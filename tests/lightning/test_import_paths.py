@@ -27,7 +27,7 @@ PATHS = {
     "core.optimizer": "LightningOptimizer",
     "core.saving": "load_hparams_from_yaml save_hparams_to_yaml",
     "trainer": "Trainer seed_everything",
-    "utilities": "AttributeDict CombinedLoader grad_norm isolate_rng measure_flops rank_zero_only",
+    "utilities": "AttributeDict CombinedLoader grad_norm measure_flops rank_zero_only",
     "trainer.states": "RunningStage TrainerFn TrainerState TrainerStatus",
     "trainer.trainer": "Trainer",
     "utilities.model_summary": "LayerSummary ModelSummary get_formatted_model_size get_human_readable_count summarize",
