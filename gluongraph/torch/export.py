@@ -210,6 +210,8 @@ def _explained(module: Any, error: Exception, given: Any, dynamic: bool, otherwi
     if otherwise and otherwise not in help:
         help = f"{help}; or {otherwise}"
     where = f"\n  at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
+    if not own and (line := _line_of(text, "")) is not None and is_users_file(line.file):  # of a decomposition
+        where = f"\n  at {line.file}:{line.line}"
     return ExportError(with_user_location(f"torch.export cannot trace {name}: {said[:500]}{where}", help=help))
 
 

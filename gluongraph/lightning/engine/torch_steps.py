@@ -14,6 +14,7 @@ from gluongraph.errors import warn
 from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.host.progress import task
 from gluongraph.lightning.batch import Structure, unflatten
+from gluongraph.lightning.engine.host_values import draws_refused, elements_as_tensors
 from gluongraph.lightning.engine.module_changes import ModuleChanges
 from gluongraph.lightning.engine.moving_numbers import MovingNumbers
 from gluongraph.lightning.engine.steps import Traced, arguments
@@ -155,6 +156,8 @@ class TorchSteps(ModuleBlock):
             self._moving.as_buffers(moving, reads),
             noting(reads, module.modules(), export.torch().nn.Module, own),
             unchanged(module),
+            draws_refused(module, recorder.fx),
+            elements_as_tensors(export.torch()),
             recorded(module, recorder),
         ):
             reads.note(self._changes, "parts", self._changes.parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -291,6 +292,54 @@ def test_gradients_within_a_torch_step_are_refused_with_the_line() -> None:
     before = model.layer.weight.detach().clone()
     L.Trainer(max_epochs=1, eager=True, **QUIET).fit(model, batches)
     assert not torch.equal(before, model.layer.weight)
+
+
+@pytest.mark.parametrize("draw", ["random.random()", "numpy.random.rand()", "self.draws.random()"])
+def test_random_numbers_of_python_are_refused_with_the_line(draw: str) -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        share = {"random": random.random, "numpy": np.random.rand, "self": self.draws.random}[draw.split(".")[0]]
+        return self.layer(batch[0]).sum() * share()  # the line
+
+    def validation_step(self: Any, batch: Any, batch_idx: int) -> None:
+        self.log("drawn", np.random.rand())
+
+    methods = {"training_step": training_step, "validation_step": validation_step}
+    batches, model = [(torch.ones(4, 6),)] * 2, linear(torch, **methods)()
+    model.draws = np.random.default_rng(0)
+    line = training_step.__code__.co_firstlineno + (0 if draw.startswith("self") else 2)
+    said = rf"(?s)draws random numbers.*test_modes\.py:{line} in training_step.*on_train_batch_start"
+    with pytest.raises(MXNetError, match=said):
+        L.Trainer(max_epochs=1, **QUIET).fit(model, batches)
+    np.random.seed(3)
+    with pytest.warns(UserWarning, match="validation_step is not compiled, and runs in PyTorch"):
+        found = L.Trainer(**QUIET).validate(model, batches, verbose=False)
+    np.random.seed(3)
+    assert found[0]["drawn"] == pytest.approx(np.mean([np.random.rand(), np.random.rand()]), rel=1e-6)
+
+
+def test_elements_of_a_torch_step_may_be_logged() -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        scores = self.layer(batch[0])
+        loss = scores.pow(2).mean()
+        self.log("loss", loss.item(), on_step=False, on_epoch=True)
+        self.log("hits", (scores.argmax(1) == 0).sum().item() / len(scores), on_step=False, on_epoch=True)
+        return {"loss": loss, "value": 2 * loss.item()}
+
+    def on_train_batch_end(self: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.seen = float(outputs["value"])
+
+    found = []
+    for eager in (False, True):
+        torch.manual_seed(0)
+        model = linear(torch, training_step=training_step, on_train_batch_end=on_train_batch_end)()
+        trainer = L.Trainer(max_epochs=2, eager=eager, **QUIET)
+        trainer.fit(model, [(torch.linspace(-1, 1, 24).reshape(4, 6),)] * 2)
+        found.append([model.seen, *(float(trainer.callback_metrics[name]) for name in ("loss", "hits"))])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
