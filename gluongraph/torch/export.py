@@ -37,10 +37,12 @@ class ExportError(UnsupportedError):
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported program of functional ATen operators, and the user's line for each node of it."""
+    """An exported program of functional ATen operators, and the user's line for each node of it. `otherwise` is what a
+    user can do where operators do not exist here."""
 
     program: Any  # torch.export.ExportedProgram
     origins: Mapping[str, Origin]  # by the names of nodes
+    otherwise: str = ""
 
 
 def torch() -> Any:
@@ -97,7 +99,7 @@ def export(
         origin = lines.get(sources[0].name if sources else node.name)
         if origin is not None:
             origins[node.name] = Origin(origin.file, origin.line, module_path(node) or origin.scope)
-    return Exported(program, origins)
+    return Exported(program, origins, otherwise)
 
 
 @contextmanager

@@ -94,6 +94,7 @@ class Program:
         rest = f"; nor {', '.join(list(missing)[1:6])}" if len(missing) > 1 else ""
         why, help = REFUSED.get(key, ("there is no such operator here", ""))
         help = help or 'write its meaning: @mx.torch.operator("library::name"), or compute it by other operators'
+        help = f"{help}; or {self.exported.otherwise}" if self.exported.otherwise else help
         raise UnsupportedError(with_user_location(f"{key}{where}: {why}{rest}{line}", help=help))
 
     @property

@@ -294,6 +294,20 @@ def test_gradients_within_a_torch_step_are_refused_with_the_line() -> None:
     assert not torch.equal(before, model.layer.weight)
 
 
+@pytest.mark.parametrize("name", ["masked_select", "unique_consecutive", "_sample_dirichlet"])
+def test_operators_that_do_not_exist_are_refused_with_the_line(name: str) -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        scores = self.layer(batch[0])
+        values = scores.exp() if name == "_sample_dirichlet" else scores
+        return getattr(torch, name)(*[values, scores > 0][: 2 if name == "masked_select" else 1]).sum()
+
+    batches, model = [(torch.ones(4, 6),)] * 2, linear(torch, training_step=training_step)()
+    with pytest.raises(MXNetError, match=rf"(?s){name}.*test_modes\.py:\d+.*or L\.Trainer\(\.\.\., eager=True\)"):
+        L.Trainer(max_epochs=1, **QUIET).fit(model, batches)
+
+
 @pytest.mark.parametrize("draw", ["random.random()", "numpy.random.rand()", "self.draws.random()"])
 def test_random_numbers_of_python_are_refused_with_the_line(draw: str) -> None:
     torch = pytest.importorskip("torch")
