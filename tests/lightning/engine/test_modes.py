@@ -308,6 +308,18 @@ def test_operators_that_do_not_exist_are_refused_with_the_line(name: str) -> Non
         L.Trainer(max_epochs=1, **QUIET).fit(model, batches)
 
 
+def test_generators_of_pytorch_are_refused_with_the_line() -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        return self.layer(batch[0]).sum() * torch.rand((), generator=self.draws)
+
+    model = linear(torch, training_step=training_step)()
+    model.draws = torch.Generator()
+    with pytest.raises(MXNetError, match=r"(?s)torch\.Generator.*test_modes\.py:\d+.*leave generator=.*eager=True"):
+        L.Trainer(max_epochs=1, **QUIET).fit(model, [(torch.ones(4, 6),)] * 2)
+
+
 @pytest.mark.parametrize("draw", ["random.random()", "numpy.random.rand()", "self.draws.random()"])
 def test_random_numbers_of_python_are_refused_with_the_line(draw: str) -> None:
     torch = pytest.importorskip("torch")
