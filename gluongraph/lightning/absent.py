@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from gluongraph.errors import MissingError, with_user_location
+from gluongraph.host.interrupts import import_whole
 
 
 class AbsentName(ImportError, NotImplementedError):
@@ -14,7 +16,8 @@ class AbsentName(ImportError, NotImplementedError):
 
 
 def says_what_instead(package: str, instead: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` of a package in which these names do not exist.
+    """The `__getattr__` of a package in which these names do not exist. Modules in it are imported by it, as
+    `L.utilities.model_summary`.
 
     >>> find = says_what_instead("gluongraph.lightning.callbacks", {"ModelPruning": "prune after the training"})
     >>> find("ModelPruning")  # doctest: +IGNORE_EXCEPTION_DETAIL
@@ -25,6 +28,8 @@ def says_what_instead(package: str, instead: Mapping[str, str]) -> Callable[[str
 
     def find(name: str) -> Any:
         if name not in instead:
+            if not name.startswith("_") and find_spec(f"{package}.{name}") is not None:
+                return import_whole(f"{package}.{name}")
             message = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(message, name=name, obj=sys.modules.get(package))
         message = with_user_location(f"{package}.{name} does not exist", help=instead[name])

@@ -140,6 +140,7 @@ def save(trainer: Any, path: Any, weights_only: bool) -> None:
     """Write the state of a Trainer; all ranks call this."""
     engines, step = trainer.engines, trainer.step or _step_to_save(trainer)
     place = Path(os.fspath(path))
+    engines.steps.take_over()
     if engines.mode == "eager" and engines.engine is not None:
         engines.engine.push_states()
     step.kept_elsewhere = tuple(
@@ -440,7 +441,7 @@ def _made(cls: Any, saved: Mapping[str, Any], name: str | None, kwargs: Mapping[
         TypeError: `__init__` needs others.
     """
     takes = inspect.signature(cls.__init__).parameters.values()
-    names = {p.name for p in takes}
+    names = {p.name for p in takes if p.kind is not p.VAR_KEYWORD}
     if name in names and name not in kwargs:
         own = {key: value for key, value in kwargs.items() if key in names}
         found = {**own, name: Hyperparameters({**saved, **kwargs})}

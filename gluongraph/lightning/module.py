@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from gluongraph.errors import MXNetError, warn, with_user_location
 from gluongraph.gluon.block import Block
@@ -198,6 +198,11 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         return import_whole("torch").device("cpu") if _is_torch(self) else "cpu"
 
     @property
+    def on_gpu(self) -> bool:
+        """Are tensors of the module on a GPU? Compiled steps may run there, and bring arrays there by themselves."""
+        return False
+
+    @property
     def dtype(self) -> Any:
         """The element type of the first parameter."""
         if _is_torch(self):
@@ -206,24 +211,10 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
 
     # -- parameters of Gluon's blocks
 
-    def blocks(self) -> dict[str, Block]:
-        """The Gluon blocks among its attributes, by name.
-
-        Raises:
-            MisconfigurationException: a block lies in a list or dict, where it would not be found in a checkpoint.
-        """
-        found = {name: value for name, value in vars(self).items() if isinstance(value, Block)}
-        for name, value in vars(self).items():
-            parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
-            if name not in ("_modules",) and any(isinstance(each, Block) for each in parts):
-                message = f"self.{name} holds Gluon blocks in a {type(value).__name__}"
-                raise misconfigured(message, help="make each an attribute, or put them into gluon.nn.Sequential")
-        return found
-
     def collect_params(self, select: str | None = None) -> ParameterDict:
         """The parameters of its Gluon blocks, as `Block.collect_params` gives them."""
         made = ParameterDict("")
-        for block in self.blocks().values():
+        for block in blocks_of(self).values():
             made.update(block.collect_params(select))
         return made
 
@@ -267,7 +258,7 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         if self._trainer is None:
             warn(f"self.log({name!r}, ...) without a Trainer does nothing")
             return
-        logged = self._logged(
+        logged = self._how_logged(
             name,
             prog_bar=prog_bar,
             logger=logger,
@@ -294,7 +285,7 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         else:
             self._trainer.log_value(logged, _number(name, value))
 
-    def _logged(
+    def _how_logged(
         self,
         name: str,
         *,
@@ -353,7 +344,9 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         arguments of `log`."""
         recorder = current_recorder()
         if isinstance(dictionary, BatchValue) and recorder is not None and self._trainer is not None:
-            recorder.log(self._logged("", **how), dictionary, whole=True)  # its names are known when the step has run
+            recorder.log(
+                self._how_logged("", **how), dictionary, whole=True
+            )  # its names are known when the step has run
             return
         named = members_of(dictionary) if is_collection(dictionary) else dictionary
         for name, value in named.items():
@@ -448,18 +441,20 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
     # -- ranks
 
     def all_gather(self, data: Any, group: Any = None, sync_grads: bool = False) -> Any:
-        """The arrays of all ranks, stacked along a new first axis."""
+        """The arrays of all ranks, stacked along a new first axis; of one rank as they are. Numbers become arrays."""
         return self.trainer.all_gather(data)
 
-    def freeze(self) -> None:
-        """Let no parameter be trained, and layers predict."""
+    def freeze(self) -> Self:
+        """Let no parameter be trained, and layers predict. Gives the module."""
         self._train_parameters(False)
         self._set_mode(False)
+        return self
 
-    def unfreeze(self) -> None:
-        """Let all parameters be trained."""
+    def unfreeze(self) -> Self:
+        """Let all parameters be trained. Gives the module."""
         self._train_parameters(True)
         self._set_mode(True)
+        return self
 
     def _train_parameters(self, trained: bool) -> None:
         if _is_torch(self):
@@ -493,6 +488,11 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
             for each, training in modes:
                 each.training = training
 
+    def to_torchscript(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: TorchScript is deprecated, in PyTorch and in Lightning."""
+        help = "torch.export.export(model.eval(), (x,)), or model.to_onnx(path, x)"
+        raise misconfigured("to_torchscript is not there, since PyTorch gives TorchScript up", help=help)
+
     @classmethod
     def load_from_checkpoint(
         cls,
@@ -517,6 +517,21 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         from gluongraph.lightning.checkpoints import module_from_checkpoint
 
         return module_from_checkpoint(cls, checkpoint_path, hparams_file, self_strict(cls, strict), kwargs)
+
+
+def blocks_of(module: Any) -> dict[str, Block]:
+    """The Gluon blocks among the attributes of a module, by name. No method: `self.blocks` is a user's own name.
+
+    Raises:
+        MisconfigurationException: a block lies in a list or dict, where it would not be found in a checkpoint.
+    """
+    found = {name: value for name, value in vars(module).items() if isinstance(value, Block)}
+    for name, value in vars(module).items():
+        parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+        if name not in ("_modules",) and any(isinstance(each, Block) for each in parts):
+            message = f"self.{name} holds Gluon blocks in a {type(value).__name__}"
+            raise misconfigured(message, help="make each an attribute, or put them into gluon.nn.Sequential")
+    return found
 
 
 def self_strict(cls: type[LightningModule], strict: bool | None) -> bool:

@@ -63,11 +63,13 @@ class PlainModule(LightningModule):
 
 
 def module_of(given: Any) -> Any:
-    """A module as it is; (net, loss, optimizer), or (net, loss) where nothing is trained, as a module.
+    """A module as it is; (net, loss, optimizer), or (net, loss) where nothing is trained, as a module. Of a module that
+    torch.compile was given, the module: its steps are compiled here.
 
     Raises:
         TypeError: it is neither.
     """
+    given = getattr(given, "_orig_mod", given)
     if isinstance(given, LightningModule):
         return given
     if isinstance(given, (tuple, list)):

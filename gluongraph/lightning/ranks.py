@@ -86,7 +86,7 @@ class Ranks:
             self._communicator.exchange("")
 
     def all_gather(self, data: Any, torch: bool) -> Any:
-        """The arrays of all ranks, stacked along a new first axis."""
+        """The arrays of all ranks, stacked along a new first axis; of one rank as they are. Numbers become arrays."""
         if isinstance(data, dict):
             return {key: self.all_gather(each, torch) for key, each in data.items()}
         if isinstance(data, (list, tuple)):
@@ -96,6 +96,8 @@ class Ranks:
         from gluongraph.ndarray import NDArray
 
         array = as_array(data)
+        if self.size == 1:
+            return to_user(NDArray(np.asarray(data)), torch) if array is None else data
         host = np.ascontiguousarray(data if array is None else array.asnumpy() if isinstance(array, NDArray) else array)
         made = self.gather_arrays(host)
         return to_user(NDArray(made), torch)

@@ -17,7 +17,7 @@ from gluongraph.lightning.hooks import TRANSFER_HOOKS, DataHooks, overrides
 from gluongraph.lightning.hparams import check_agreement
 from gluongraph.lightning.loader_source import LoaderSource
 from gluongraph.lightning.metric_states import computed_of_all_ranks
-from gluongraph.lightning.module import LightningModule, _is_torch
+from gluongraph.lightning.module import LightningModule, _is_torch, blocks_of
 from gluongraph.lightning.optimizers import Configured, configured, gluon_trainer
 from gluongraph.lightning.plain import module_of
 from gluongraph.lightning.states import RunningStage, TrainerFn, TrainerStatus
@@ -153,7 +153,7 @@ class Run:
         trainer.hooks.call("setup", stage=self.fn)
         trainer.hooks.call_module("configure_model")
         trainer.is_torch = _is_torch(module)
-        if trainer.is_torch and module.blocks():
+        if trainer.is_torch and blocks_of(module):
             message = f"{type(module).__name__} has layers of PyTorch's and Gluon's"
             raise misconfigured(message, help="use those of one of them; mx.from_torch makes a Gluon block of a module")
         owners = (module,) if data is None else (data, module)
@@ -172,7 +172,7 @@ class Run:
 
             module.to(getattr(torch(), dtype))
         else:
-            for block in module.blocks().values():
+            for block in blocks_of(module).values():
                 block.cast(dtype)
 
     def _prepare_training(self, saved: Any) -> None:

@@ -343,7 +343,7 @@ class RunState:
         self.ranks.barrier()
 
     def all_gather(self, data: Any) -> Any:
-        """The arrays of all ranks, stacked along a new first axis; all ranks call this."""
+        """The arrays of all ranks, stacked along a new first axis; of one rank as they are. All ranks call this."""
         return self.ranks.all_gather(data, self.is_torch)
 
     def print(self, *args: Any, **kwargs: Any) -> None:

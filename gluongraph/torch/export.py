@@ -37,10 +37,12 @@ class ExportError(UnsupportedError):
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported program of functional ATen operators, and the user's line for each node of it."""
+    """An exported program of functional ATen operators, and the user's line for each node of it. `otherwise` is what a
+    user can do where operators do not exist here."""
 
     program: Any  # torch.export.ExportedProgram
     origins: Mapping[str, Origin]  # by the names of nodes
+    otherwise: str = ""
 
 
 def torch() -> Any:
@@ -69,8 +71,12 @@ def _distinct(args: Any, kwargs: Any) -> Any:
     return torch().utils._pytree.tree_map(apart, (args, kwargs))
 
 
-def export(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any) -> Exported:
+def export(
+    module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any, otherwise: str = ""
+) -> Exported:
     """The program of a module for arguments like these, in the mode that the module is in.
+
+    `otherwise` is what a user can do where it cannot be traced, which the error says.
 
     Raises:
         ExportError: torch.export cannot trace it.
@@ -86,14 +92,14 @@ def export(module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynami
         except (KeyboardInterrupt, MemoryError):
             raise
         except Exception as error:  # of torch.export, of the module itself, of sympy: of any type
-            raise _explained(module, error, (args, kwargs)) from error
+            raise _explained(module, error, (args, kwargs), dynamic_shapes is not None, otherwise) from error
     origins = {}
     for node in program.graph.nodes:
         sources = node.meta.get("from_node") or ()
         origin = lines.get(sources[0].name if sources else node.name)
         if origin is not None:
             origins[node.name] = Origin(origin.file, origin.line, module_path(node) or origin.scope)
-    return Exported(program, origins)
+    return Exported(program, origins, otherwise)
 
 
 @contextmanager
@@ -183,8 +189,9 @@ def _detach_no_grad(graph_module: Any) -> None:
         module.recompile()
 
 
-def _explained(module: Any, error: Exception, given: Any) -> ExportError:
-    """The error of torch.export in a sentence, with the line of the module where it arose."""
+def _explained(module: Any, error: Exception, given: Any, dynamic: bool, otherwise: str) -> ExportError:
+    """The error of torch.export in a sentence, with the line of the module where it arose. Are there `dynamic` shapes?
+    `otherwise` is a way out."""
     name = type(module).__name__
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if is_users_file(f.filename) and "sympy" not in f.filename]
@@ -199,10 +206,14 @@ def _explained(module: Any, error: Exception, given: Any) -> ExportError:
     elif "expected dtype int" in text.lower() or "expected scalar type long" in text.lower():
         help = 'classes and indices are integers: y.astype("int64")'
     elif type(error) in _OF_THE_MODULE and not _is_tracer(frames[-1].filename):
-        help = f"the module itself raises this, given {_types(given)}"
-    elif "constraint" in text.lower() or "dynamic" in text.lower():
+        help, otherwise = f"the module itself raises this, given {_types(given)}", ""
+    elif dynamic and ("constraint" in text.lower() or "dynamic" in text.lower()):
         help = "give dynamic_shapes as the message says, or leave the axis out of it"
+    if otherwise and otherwise not in help:
+        help = f"{help}; or {otherwise}"
     where = f"\n  at {own[-1].filename}:{own[-1].lineno} in {own[-1].name}" if own else ""
+    if not own and (line := _line_of(text, "")) is not None and is_users_file(line.file):  # of a decomposition
+        where = f"\n  at {line.file}:{line.line}"
     return ExportError(with_user_location(f"torch.export cannot trace {name}: {said[:500]}{where}", help=help))
 
 

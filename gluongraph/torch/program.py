@@ -74,7 +74,16 @@ class Program:
         elif kind == "CONSTANT_TENSOR":
             self.sources[name] = ("constant", to_numpy(self.exported.program.constants[spec.target]))
         else:
-            raise ExportError(with_user_location(f"{name!r} is a {kind.lower()}, which does not exist here"))
+            raise self._of_object(nodes[name], kind)
+
+    def _of_object(self, node: Any, kind: str) -> ExportError:
+        """The error of a placeholder that is no array, as a torch.Generator is none."""
+        origins = [self.exported.origins[user.name] for user in node.users if user.name in self.exported.origins]
+        line = f"\n  at {origins[0].file}:{origins[0].line}" if origins else ""
+        message = f"the program takes {node.name!r}, a {kind.lower()}, as torch.Generator is: there are none here{line}"
+        help = "leave generator=... out: mx.random.seed seeds what compiled steps draw"
+        help = f"{help}; or {self.exported.otherwise}" if self.exported.otherwise else help
+        return ExportError(with_user_location(message, help=help))
 
     # -- operators
 
@@ -94,6 +103,7 @@ class Program:
         rest = f"; nor {', '.join(list(missing)[1:6])}" if len(missing) > 1 else ""
         why, help = REFUSED.get(key, ("there is no such operator here", ""))
         help = help or 'write its meaning: @mx.torch.operator("library::name"), or compute it by other operators'
+        help = f"{help}; or {self.exported.otherwise}" if self.exported.otherwise else help
         raise UnsupportedError(with_user_location(f"{key}{where}: {why}{rest}{line}", help=help))
 
     @property

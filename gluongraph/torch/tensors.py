@@ -10,7 +10,7 @@ from gluongraph.dtypes import numpy_dtype
 from gluongraph.host.torch_module import is_torch_loaded
 from gluongraph.initializer import Initializer
 from gluongraph.ndarray import NDArray
-from gluongraph.storage import AbsentElements, Array, Storage
+from gluongraph.storage import AbsentElements, Array, Storage, aligned_empty
 from gluongraph.torch.aten.context import DTYPE_NAMES
 from gluongraph.torch.export import torch
 
@@ -41,9 +41,12 @@ def dtype_of(tensor: Any) -> str:
 
 
 class SharedStorage(Storage):
-    """The memory of a tensor: where the storage moves, into the arena of a trainer, the tensor follows."""
+    """The memory of a tensor: where the storage moves, into the arena of a trainer, the tensor follows.
 
-    __slots__ = ("tensor",)
+    `parted` tells whether the tensor has been given other memory since, by `tensor.data = ...`.
+    """
+
+    __slots__ = ("address", "tensor")
 
     def __init__(self, tensor: Any):
         with torch().no_grad():
@@ -51,15 +54,30 @@ class SharedStorage(Storage):
                 tensor.data = tensor.contiguous()
         super().__init__(to_numpy(tensor))
         self.tensor = tensor
+        self.address = tensor.data_ptr()
         self.lend()  # PyTorch may write into it at any time
+
+    @property
+    def parted(self) -> bool:
+        """Does the tensor live elsewhere?"""
+        return bool(self.tensor.data_ptr() != self.address)
+
+    def rejoin(self, values: Any, stay: bool = False) -> None:
+        """Take the values of a tensor, and let its own live here again: in new memory, since somebody may keep what it
+        had before, to put it back. With `stay` it is that before."""
+        array = self.array if stay else aligned_empty(self.array.shape, self.array.dtype)
+        to_torch(array).copy_(values.detach())
+        self.rehome(array, copy=False)
 
     def rehome(self, array: Array, *, copy: bool = True) -> None:
         """Live in `array` from now on, the tensor too."""
         super().rehome(array, copy=copy)
         if array.flags.writeable:
             self.tensor.data = to_torch(array)
-        else:  # of elements on other ranks: the shape, without memory
-            self.tensor.data = self.tensor.data.new_zeros(()).expand(array.shape)
+        else:  # of elements on other ranks: the shape, without memory; who reads it is not to go on with a wrong number
+            held = self.tensor.data
+            self.tensor.data = held.new_full((), float("nan") if held.is_floating_point() else 0).expand(array.shape)
+        self.address = self.tensor.data_ptr()
 
     @staticmethod
     def without_elements() -> type[Storage]:
@@ -73,7 +91,7 @@ class SharedStorage(Storage):
 
 
 class SharedAbsent(AbsentElements, SharedStorage):  # type: ignore[override]  # `array` is an attribute of all others
-    """The storage of a tensor whose elements are on other ranks; the tensor has its shape, and zeros."""
+    """The storage of a tensor whose elements are on other ranks; the tensor has its shape, and NaN."""
 
     __slots__ = ()
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from gluongraph.errors import is_library_file
+from gluongraph.errors import UnsupportedError, is_library_file, with_user_location
 
 INNERMOST = 3  # frames of the user's functions that are kept for each node of a program
 # PyTorch's reads the lengths while it is traced: an operator without a body, whose meaning the table has.
@@ -39,6 +39,10 @@ def traceable(torch: Any) -> Iterator[None]:
     replaced = [
         (torch, "ctc_loss", _ctc_loss(torch)),
         (torch, "instance_norm", _instance_norm(torch, torch.instance_norm)),
+        (torch.nn.functional, "gaussian_nll_loss", _gaussian_nll_loss(torch, torch.nn.functional.gaussian_nll_loss)),
+        # Its gradients would be constants of the program. `Tensor.backward` calls the other one.
+        (torch.autograd, "grad", _refused("torch.autograd.grad")),
+        (torch.autograd, "backward", _refused("backward")),
         # It compares the elements of a mask with those of a causal one: a hint only, for the mask is used in any case.
         (transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: bool(is_causal)),
         # Whether arguments are in their domain is a question about elements; validate_args=True asks it all the same.
@@ -67,6 +71,29 @@ def _users_frames(tracer: Any, frames: traceback.StackSummary) -> traceback.Stac
 def is_users_file(name: str) -> bool:
     """Is this a file, and neither gluongraph's nor PyTorch's?"""
     return not (name.startswith("<") or is_library_file(name))
+
+
+def _refused(name: str) -> Any:
+    """A function that says that it is not traced."""
+
+    def refuse(*args: Any, **how: Any) -> Any:
+        help = "compute gradients outside of it, of what it gives"
+        raise UnsupportedError(with_user_location(f"{name} within it", help=help))
+
+    return refuse
+
+
+def _gaussian_nll_loss(torch: Any, own: Any) -> Any:
+    """torch.nn.functional.gaussian_nll_loss, which does not ask whether a variance is negative."""
+
+    def gaussian_nll_loss(*args: Any, **how: Any) -> Any:
+        before, torch.any = torch.any, lambda condition: False
+        try:
+            return own(*args, **how)
+        finally:
+            torch.any = before
+
+    return gaussian_nll_loss
 
 
 def _ctc_loss(torch: Any) -> Any:

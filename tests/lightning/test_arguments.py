@@ -260,6 +260,29 @@ def test_a_module_of_pytorch_is_written_as_onnx(tmp_path: pathlib.Path) -> None:
         GluonModel().to_onnx(path, x)
 
 
+def test_what_a_module_of_pytorch_can_do() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Model(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(6, 3)
+
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("mean", self.layer(batch[0]).mean())
+
+        def on_test_epoch_end(self) -> None:
+            found = self.all_gather({"of": [torch.ones(2), 3.0]})["of"]
+            assert found[0].shape == (2,) and found[1].shape == () and not self.on_gpu
+
+    model = Model()
+    assert model.freeze() is model and not model.training and not model.layer.weight.requires_grad
+    assert model.unfreeze() is model and model.training and model.layer.weight.requires_grad
+    L.Trainer(**QUIET).test(model, [(torch.ones(4, 6),)], verbose=False)
+    with pytest.raises(L.MisconfigurationException, match=r"torch\.export\.export"):
+        model.to_torchscript("model.pt")
+
+
 def test_a_trainer_goes_on_after_an_error() -> None:
     trainer, model = L.Trainer(max_epochs=1, **QUIET), GluonModel()
     with pytest.raises(L.MisconfigurationException):

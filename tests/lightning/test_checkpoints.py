@@ -189,6 +189,24 @@ def test_hyperparameters_of_numpy_and_paths(tmp_path: pathlib.Path) -> None:
     assert Configured.load_from_checkpoint(path).hparams.config == {"rate": 0.5, "sizes": [3, 4], "data": "a/b"}
 
 
+class WithOthers(GluonModel):
+    """A module that takes any further argument."""
+
+    def __init__(self, rate: float = 0.1, **kwargs: Any):
+        super().__init__()
+        self.save_hyperparameters()
+        self.taken = rate, kwargs.get("width")
+
+
+def test_hyperparameters_where_others_are_taken(tmp_path: pathlib.Path) -> None:
+    trainer, path = L.Trainer(max_epochs=1, **QUIET), tmp_path / "others.ckpt"
+    trainer.fit(WithOthers(rate=0.5, width=3), loader())
+    trainer.save_checkpoint(path)
+    again, other = WithOthers.load_from_checkpoint(path), WithOthers.load_from_checkpoint(path, rate=0.2)
+    assert again.taken == (0.5, 3) and "kwargs" not in again.hparams
+    assert other.taken == (other.hparams.rate, other.hparams.width) == (0.2, 3)
+
+
 def test_hyperparameters_that_a_checkpoint_does_not_hold(tmp_path: pathlib.Path) -> None:
     path = saved_with(object(), tmp_path)
     with pytest.raises(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -25,6 +27,7 @@ PATHS = {
     "core.optimizer": "LightningOptimizer",
     "core.saving": "load_hparams_from_yaml save_hparams_to_yaml",
     "trainer": "Trainer seed_everything",
+    "utilities": "AttributeDict CombinedLoader grad_norm measure_flops rank_zero_only",
     "trainer.states": "RunningStage TrainerFn TrainerState TrainerStatus",
     "trainer.trainer": "Trainer",
     "utilities.model_summary": "LayerSummary ModelSummary get_formatted_model_size get_human_readable_count summarize",
@@ -42,6 +45,15 @@ def test_a_path_of_lightning(path: str) -> None:
     if importlib.util.find_spec("lightning") is not None:
         theirs = importlib.import_module(f"lightning.pytorch.{path}")
         assert all(hasattr(theirs, name) for name in names)
+
+
+def test_modules_are_attributes() -> None:
+    """Without an import of each: in a process of its own, where no test has imported them."""
+    paths = [path for path in PATHS if "." in path]
+    script = f"import gluongraph.lightning as L\n{chr(10).join(f'L.{path}' for path in paths)}"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = L.utilities.nothing
 
 
 ENUMS = (TrainerFn, RunningStage, TrainerStatus)

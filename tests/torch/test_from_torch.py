@@ -365,6 +365,19 @@ class Reshaped(nn.Module):
         return self.halves(x)
 
 
+class Slope(nn.Module):
+    def forward(self, x: Any) -> Any:
+        x = x.clone().requires_grad_(True)
+        return torch.autograd.grad(x.pow(2).sum(), x)[0]
+
+
+class Backward(nn.Module):
+    def forward(self, x: Any) -> Any:
+        x = x.clone().requires_grad_(True)
+        x.pow(2).sum().backward()
+        return x.grad
+
+
 class Numpy(nn.Module):
     def forward(self, x: Any) -> Any:
         return torch.from_numpy(x.numpy())
@@ -376,6 +389,8 @@ class Numpy(nn.Module):
         (Asserts, ["batch of images", "the module itself raises this, given f32[3,3]"]),
         (Reshaped, ["in halves", "invalid for input of size 9", "the module itself raises this, given f32[3,3]"]),
         (partial(nn.Linear, 4, 3), ["reduction dim", "the module itself raises this, given f32[3,3]"]),
+        (Slope, ["torch.autograd.grad within it", "in forward", "test_from_torch.py", "of what it gives"]),
+        (Backward, ["backward within it", "in forward", "test_from_torch.py"]),
         (Numpy, ["no numpy on the way", "test_from_torch.py"]),
         (Branch, ["cannot trace Branch", "asks for the elements", "torch.cond"]),
         (Item, ["aten.item.default", "asks for an element", "test_from_torch.py"]),

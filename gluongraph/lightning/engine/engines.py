@@ -23,14 +23,14 @@ JOINED_BYTES = 1 << 16  # of a batch, above which copying it into a stack is not
 JOINED_SECONDS = 300e-6  # of a step, above which the call is little of it
 
 
-def steps_of(module: Any, torch: bool) -> Any:
-    """The step functions of a module as a block."""
+def steps_of(module: Any, torch: bool, stay: bool = False) -> Any:
+    """The step functions of a module as a block. With `stay` the memory of its parameters does not move."""
     if not torch:
         return GluonSteps(module)
     import_whole("gluongraph.lightning.engine.torch_steps")
     from gluongraph.lightning.engine.torch_steps import TorchSteps
 
-    return TorchSteps(module)
+    return TorchSteps(module, stay)
 
 
 class Engines:
@@ -42,7 +42,7 @@ class Engines:
 
     def __init__(self, trainer: Any, module: Any, torch: bool):
         self.trainer, self.module, self.torch = trainer, module, torch
-        self.steps = steps_of(module, torch)
+        self.steps = steps_of(module, torch, stay=bool(trainer.sharding))
         self.mode, self.why = "", ""
         self.engine: Any = None
         self.skipped_last = False

@@ -122,6 +122,7 @@ class FusedEngine:
 
     def apply(self) -> None:
         """The update by the gradients that have been accumulated."""
+        self.steps.take_over()  # hooks that see gradients may have given parameters other memory
         if self.step.accumulator.batches:
             self.step.apply()
 

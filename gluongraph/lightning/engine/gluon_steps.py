@@ -12,6 +12,7 @@ from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.lightning.batch import Structure, unflatten
 from gluongraph.lightning.engine.steps import TRAINS_NOTHING, Traced, arguments
 from gluongraph.lightning.errors import misconfigured
+from gluongraph.lightning.module import blocks_of
 from gluongraph.lightning.read_attributes import ReadAttributes, noting
 from gluongraph.lightning.recording import Recorder, recording
 from gluongraph.ndarray import NDArray
@@ -32,7 +33,7 @@ class GluonSteps(HybridBlock):
     def __init__(self, module: Any):
         super().__init__(prefix="")
         self.__dict__["module"] = module
-        for name, block in module.blocks().items():
+        for name, block in blocks_of(module).items():
             if not isinstance(block, HybridBlock):
                 message = f"self.{name} is a {type(block).__name__}, no HybridBlock: it cannot be compiled"
                 raise misconfigured(message, help="derive it from gluon.HybridBlock")
@@ -45,6 +46,9 @@ class GluonSteps(HybridBlock):
 
     def refresh(self) -> None:
         """Nothing: blocks say themselves when they change."""
+
+    def take_over(self) -> None:
+        """Nothing: parameters are the memory of blocks."""
 
     def run(self, kind: str, structure: Structure, arrays: Sequence[NDArray], dataloader_idx: int | None) -> Traced:
         """The module's `kind` on a batch of these arrays."""

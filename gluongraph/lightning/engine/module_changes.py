@@ -28,28 +28,40 @@ class Parts:
 
 @dataclass
 class _Shared:
-    """A tensor of the module whose memory is a parameter's: the dict of the part that holds it, its name there, and the
-    parameter, if it is one that may be trained."""
+    """A tensor of the module whose memory is a parameter's: the dict of the part that holds it, its name there, that
+    memory, and the parameter, if it is one that may be trained."""
 
     held: dict[str, Any]
     name: str
     tensor: Any
+    storage: Any  # a SharedStorage
     parameter: Parameter | None
     trained: bool
 
-    def take_over(self, own: str) -> None:
-        """Where the tensor has been replaced, take its values, and put the shared one back. `own` is its name."""
+    def take_over(self, own: str, stay: bool) -> None:
+        """Where the tensor has been replaced, or its `data` has, take the values, and put the shared one back. `own` is
+        its name; with `stay` the memory is that before."""
         now, tensor = self.held.get(self.name), self.tensor
-        if now is tensor or now is None:
+        if now is None or (now is tensor and not self.storage.parted):
             return
-        if now.shape != tensor.shape:
-            shapes = f"shape {tuple(now.shape)}, not {tuple(tensor.shape)}"
+        self._check(own, now)
+        self.storage.rejoin(now, stay or not self.storage.parted)
+        if now is not tensor:
+            tensor.requires_grad = now.requires_grad
+            self.held[self.name] = tensor
+
+    def _check(self, own: str, now: Any) -> None:
+        """Have its values place in the shared memory?
+
+        Raises:
+            ShapeError: they have another shape.
+        """
+        shape = self.storage.form.shape
+        if tuple(now.shape) != shape:
+            shapes = f"shape {tuple(now.shape)}, not {shape}"
             message = f"self.{own} has been replaced by a tensor of {shapes}, and the compiled step has its memory"
             help = "make it as large as it will be, and write into it; or L.Trainer(..., eager=True)"
             raise ShapeError(with_user_location(message, help=help))
-        tensor.detach().copy_(now.detach())
-        tensor.requires_grad = now.requires_grad
-        self.held[self.name] = tensor
 
     def follow_requires_grad(self) -> None:
         """Train the parameter, or do not, where that has changed."""
@@ -60,10 +72,11 @@ class _Shared:
 
 class ModuleChanges:
     """Lets parameters follow the module that they are of: `parameters` have the memory of its tensors, those named in
-    `trained` may be trained. `parts` is another object when layers have been replaced."""
+    `trained` may be trained. `parts` is another object when layers have been replaced. With `stay` the memory of
+    parameters does not move: ranks divide it."""
 
-    def __init__(self, module: Any, parameters: Mapping[str, Parameter], trained: Collection[str]):
-        self._module = module
+    def __init__(self, module: Any, parameters: Mapping[str, Parameter], trained: Collection[str], stay: bool):
+        self._module, self._stay = module, stay
         self._shared = dict(_places(module, parameters, trained))
         self._calls, self.parts = UserCode.calls, Parts(module)
 
@@ -80,9 +93,18 @@ class ModuleChanges:
         if not self.parts.unchanged:
             self.parts = Parts(self._module)
             self._check_added()
-        for name, shared in self._shared.items():
-            shared.take_over(name)
+        self.take_over()
+        for shared in self._shared.values():
             shared.follow_requires_grad()
+
+    def take_over(self) -> None:
+        """Take over the values of tensors that have been replaced.
+
+        Raises:
+            ShapeError: a tensor has been replaced by one of another shape.
+        """
+        for name, shared in self._shared.items():
+            shared.take_over(name, self._stay)
 
     def _check_added(self) -> None:
         known = {id(shared.tensor) for shared in self._shared.values()}
@@ -102,5 +124,6 @@ def _places(
             for name, tensor in held.items():
                 own = f"{path}.{name}".lstrip(".")
                 if tensor is not None and own in parameters:
+                    storage = parameters[own].data().storage
                     parameter = parameters[own] if own in trained else None
-                    yield own, _Shared(held, name, tensor, parameter, bool(tensor.requires_grad))
+                    yield own, _Shared(held, name, tensor, storage, parameter, bool(tensor.requires_grad))

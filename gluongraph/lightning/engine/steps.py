@@ -44,6 +44,9 @@ class Steps(Protocol):
     def refresh(self) -> None:
         """Follow what hooks may have done to the module since the last batch."""
 
+    def take_over(self) -> None:
+        """Take the values of tensors that have been replaced: the parameters are to be read, or updated."""
+
     def run(self, kind: str, structure: Structure, arrays: Sequence[NDArray], dataloader_idx: int | None) -> Traced:
         """The module's `kind`, as "training_step", on a batch."""
 

@@ -14,6 +14,7 @@ from gluongraph.errors import warn
 from gluongraph.gluon.hybrid_block import HybridBlock
 from gluongraph.host.progress import task
 from gluongraph.lightning.batch import Structure, unflatten
+from gluongraph.lightning.engine.host_values import draws_refused, elements_as_tensors
 from gluongraph.lightning.engine.module_changes import ModuleChanges
 from gluongraph.lightning.engine.moving_numbers import MovingNumbers
 from gluongraph.lightning.engine.steps import Traced, arguments
@@ -29,6 +30,7 @@ from gluongraph.torch.program import Program
 
 PREFIX = "module."  # what the names of the module's parameters begin with in an exported step
 VARIANTS = 8  # of one step function for one type of batch, as attributes that it reads change
+EAGER = "L.Trainer(..., eager=True)"  # the way out where a step cannot be traced: PyTorch computes it
 MANY = 10  # traces of it, of which a warning says why
 Types = tuple[tuple[str, tuple[int, ...]], ...]  # dtypes and shapes of a batch
 _NUMBERS = itertools.count()
@@ -45,18 +47,19 @@ class Variant:
 
 
 class TorchSteps(ModuleBlock):
-    """The parameters and buffers of a module, in its own memory, and the exported programs of its step functions."""
+    """The parameters and buffers of a module, in its own memory, which with `stay` does not move, and the exported
+    programs of its step functions."""
 
     torch = True
 
-    def __init__(self, module: Any):
+    def __init__(self, module: Any, stay: bool):
         super().__init__(module, share=True)
         self._programs: dict[Hashable, Variant] = {}  # by kind, structure and types of a batch, and `Variant.number`
         self._variants: dict[Hashable, list[Variant]] = {}
         self._exports: Counter[Hashable] = Counter()
         self._moving = MovingNumbers(module, self._numbers)
         self._hold([self._canonical[name] for name, _ in module.named_buffers(remove_duplicate=False)])
-        self._changes = ModuleChanges(module, self._reg_params, self._trained)
+        self._changes = ModuleChanges(module, self._reg_params, self._trained, stay)
 
     @property
     def block(self) -> HybridBlock:
@@ -67,6 +70,10 @@ class TorchSteps(ModuleBlock):
         """Follow what hooks may have done to the module since the last batch."""
         self._changes.follow()
         self._moving.refresh()
+
+    def take_over(self) -> None:
+        """Take the values of tensors that have been replaced since the last batch."""
+        self._changes.take_over()
 
     def run(self, kind: str, structure: Structure, arrays: Sequence[NDArray], dataloader_idx: int | None) -> Traced:
         """The module's `kind` on a batch of these arrays."""
@@ -149,10 +156,12 @@ class TorchSteps(ModuleBlock):
             self._moving.as_buffers(moving, reads),
             noting(reads, module.modules(), export.torch().nn.Module, own),
             unchanged(module),
+            draws_refused(module, recorder.fx),
+            elements_as_tensors(export.torch()),
             recorded(module, recorder),
         ):
             reads.note(self._changes, "parts", self._changes.parts)
-            return export.export(step, examples, {}, None)
+            return export.export(step, examples, {}, None, otherwise=EAGER)
 
 
 def _step_module(

@@ -81,13 +81,21 @@ def _tensors_kept(module: Any) -> dict[str, set[int]]:
         parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
         return {each for part in parts for each in held(part)}
 
-    own = ("_parameters", "_buffers", "_modules")
+    own = {"_parameters", "_buffers", "_modules"}
     return {
         f"{path}.{name}".lstrip("."): held(value)
         for path, part in module.named_modules()
         for name, value in vars(part).items()
-        if name not in own
+        if name not in own | computed_weights(part)
     }
+
+
+def computed_weights(part: Any) -> set[str]:
+    """The attributes of a layer that hooks of `torch.nn.utils` compute before each forward: the weights of weight_norm,
+    spectral_norm and prune."""
+    hooks = [each for each in part._forward_pre_hooks.values() if type(each).__module__.startswith("torch.nn.utils.")]
+    names = (getattr(each, "name", getattr(each, "_tensor_name", None)) for each in hooks)
+    return {name for name in names if isinstance(name, str)}
 
 
 def _empty_buffers(module: Any) -> set[str]:

@@ -476,6 +476,7 @@ class Trainer(RunState):
         """
         if self.step is None:
             raise misconfigured("there is no compiled step with averages", help="callbacks=[EMAWeightAveraging()]")
+        self.engines.steps.take_over()
         with self.step.averaged():
             yield
 

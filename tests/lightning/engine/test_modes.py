@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -272,6 +273,145 @@ def test_torch_branches_are_refused_with_the_line() -> None:
         MXNetError, match=r"(?s)training_step.*asks for the elements.*test_modes.py:\d+ in training_step"
     ):
         L.Trainer(max_epochs=1, **QUIET).fit(linear(torch, training_step=training_step)(), batches)
+
+
+def test_gradients_within_a_torch_step_are_refused_with_the_line() -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        x = batch[0].clone().requires_grad_(True)
+        (slope,) = torch.autograd.grad(self.layer(x).pow(2).sum(), x, create_graph=True)
+        return slope.pow(2).mean()
+
+    batches, model = [(torch.ones(4, 6),)] * 2, linear(torch, training_step=training_step)()
+    with pytest.raises(
+        MXNetError,
+        match=r"(?s)autograd\.grad within it.*test_modes.py:\d+ in training_step.*Trainer\(\.\.\., eager=True",
+    ):
+        L.Trainer(max_epochs=1, **QUIET).fit(model, batches)
+    before = model.layer.weight.detach().clone()
+    L.Trainer(max_epochs=1, eager=True, **QUIET).fit(model, batches)
+    assert not torch.equal(before, model.layer.weight)
+
+
+@pytest.mark.parametrize("name", ["masked_select", "unique_consecutive", "_sample_dirichlet"])
+def test_operators_that_do_not_exist_are_refused_with_the_line(name: str) -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        scores = self.layer(batch[0])
+        values = scores.exp() if name == "_sample_dirichlet" else scores
+        return getattr(torch, name)(*[values, scores > 0][: 2 if name == "masked_select" else 1]).sum()
+
+    batches, model = [(torch.ones(4, 6),)] * 2, linear(torch, training_step=training_step)()
+    with pytest.raises(MXNetError, match=rf"(?s){name}.*test_modes\.py:\d+.*or L\.Trainer\(\.\.\., eager=True\)"):
+        L.Trainer(max_epochs=1, **QUIET).fit(model, batches)
+
+
+def test_generators_of_pytorch_are_refused_with_the_line() -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        return self.layer(batch[0]).sum() * torch.rand((), generator=self.draws)
+
+    model = linear(torch, training_step=training_step)()
+    model.draws = torch.Generator()
+    with pytest.raises(MXNetError, match=r"(?s)torch\.Generator.*test_modes\.py:\d+.*leave generator=.*eager=True"):
+        L.Trainer(max_epochs=1, **QUIET).fit(model, [(torch.ones(4, 6),)] * 2)
+
+
+@pytest.mark.parametrize("draw", ["random.random()", "numpy.random.rand()", "self.draws.random()"])
+def test_random_numbers_of_python_are_refused_with_the_line(draw: str) -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        share = {"random": random.random, "numpy": np.random.rand, "self": self.draws.random}[draw.split(".")[0]]
+        return self.layer(batch[0]).sum() * share()  # the line
+
+    def validation_step(self: Any, batch: Any, batch_idx: int) -> None:
+        self.log("drawn", np.random.rand())
+
+    methods = {"training_step": training_step, "validation_step": validation_step}
+    batches, model = [(torch.ones(4, 6),)] * 2, linear(torch, **methods)()
+    model.draws = np.random.default_rng(0)
+    line = training_step.__code__.co_firstlineno + (0 if draw.startswith("self") else 2)
+    said = rf"(?s)draws random numbers.*test_modes\.py:{line} in training_step.*on_train_batch_start"
+    with pytest.raises(MXNetError, match=said):
+        L.Trainer(max_epochs=1, **QUIET).fit(model, batches)
+    np.random.seed(3)
+    with pytest.warns(UserWarning, match="validation_step is not compiled, and runs in PyTorch"):
+        found = L.Trainer(**QUIET).validate(model, batches, verbose=False)
+    np.random.seed(3)
+    assert found[0]["drawn"] == pytest.approx(np.mean([np.random.rand(), np.random.rand()]), rel=1e-6)
+
+
+def test_elements_of_a_torch_step_may_be_logged() -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        scores = self.layer(batch[0])
+        loss = scores.pow(2).mean()
+        self.log("loss", loss.item(), on_step=False, on_epoch=True)
+        self.log("hits", (scores.argmax(1) == 0).sum().item() / len(scores), on_step=False, on_epoch=True)
+        return {"loss": loss, "value": 2 * loss.item()}
+
+    def on_train_batch_end(self: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        self.seen = float(outputs["value"])
+
+    found = []
+    for eager in (False, True):
+        torch.manual_seed(0)
+        model = linear(torch, training_step=training_step, on_train_batch_end=on_train_batch_end)()
+        trainer = L.Trainer(max_epochs=2, eager=eager, **QUIET)
+        trainer.fit(model, [(torch.linspace(-1, 1, 24).reshape(4, 6),)] * 2)
+        found.append([model.seen, *(float(trainer.callback_metrics[name]) for name in ("loss", "hits"))])
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm. is deprecated:FutureWarning")
+def test_weights_that_hooks_of_layers_compute() -> None:
+    torch = pytest.importorskip("torch")
+    prune, utils, found = pytest.importorskip("torch.nn.utils.prune"), torch.nn.utils, []
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        return (self.layer(batch[0]) - 1).pow(2).mean()
+
+    for eager in (False, True):
+        torch.manual_seed(0)
+        model = linear(torch, training_step=training_step)()
+        first, second, third = (torch.nn.Linear(6, 6) for _ in range(3))
+        prune.l1_unstructured(third, "weight", 0.5)
+        model.layer = torch.nn.Sequential(utils.weight_norm(first), utils.spectral_norm(second), third)
+        L.Trainer(max_epochs=2, eager=eager, **QUIET).fit(model, [(torch.linspace(0, 1, 24).reshape(4, 6),)] * 2)
+        found.append(model.state_dict())
+    for name, value in found[1].items():
+        assert np.allclose(found[0][name], value, atol=1e-5), name
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # as PyTorch imports its own parts
+def test_a_module_that_torch_compile_was_given() -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        return self.layer(batch[0]).pow(2).mean()
+
+    model = linear(torch, training_step=training_step)()
+    trainer = L.Trainer(max_epochs=1, **QUIET)
+    trainer.fit(torch.compile(model), [(torch.ones(4, 6),)] * 2)
+    assert trainer.lightning_module is model and trainer.global_step == 2
+
+
+def test_attributes_may_have_any_name() -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        return self.blocks(self.layer(batch[0])).pow(2).mean()
+
+    model = linear(torch, training_step=training_step)()
+    model.blocks = torch.nn.Sequential(torch.nn.Linear(3, 3))
+    L.Trainer(max_epochs=1, **QUIET).fit(model, [(torch.ones(4, 6),)] * 2)
+    model.freeze()
+    assert not model.blocks[0].weight.requires_grad
 
 
 def test_classes_out_of_range_are_refused_with_the_line() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import pathlib
 import types
 from collections.abc import Callable
 from typing import Any
@@ -120,6 +121,10 @@ CASES = {
     "a tensor in place": Case(lambda m, e: m.plain.add_(0.1), weight=lambda m: m.plain),
     "another tensor": Case(_set(plain=lambda m: torch.tensor(0.1 * m.current_epoch)), weight=lambda m: m.plain),
     "another buffer": Case(at_batch=_set(buffer=lambda m: m.buffer * 0.5 + 0.1), weight=lambda m: m.buffer),
+    "other memory of a parameter": Case(at_batch=lambda m: setattr(m.last.weight, "data", m.last.weight.data * 0.9)),
+    "other memory of a buffer": Case(
+        at_batch=lambda m: setattr(m.buffer, "data", m.buffer.data * 0.5 + 0.1), weight=lambda m: m.buffer
+    ),
     "the epoch": Case(weight=lambda m: 0.1 * m.current_epoch),
     "the trainer's epoch": Case(weight=lambda m: 0.1 if m.trainer.current_epoch > 1 else 0.0),
     "a function": Case(_set(act=lambda m: torch.relu if m.current_epoch else torch.tanh)),
@@ -206,6 +211,105 @@ def test_a_buffer_of_another_shape_is_refused() -> None:
     longer = Case(_set(buffer=lambda m: torch.zeros(m.current_epoch + 1)), weight=lambda m: m.buffer.sum())
     with pytest.raises(ShapeError, match=r"self\.buffer has been replaced"):
         fitted(longer)
+
+
+def test_other_memory_of_another_shape_is_refused() -> None:
+    longer = Case(lambda m, e: setattr(m.buffer, "data", torch.zeros(e + 1)), weight=lambda m: m.buffer.sum())
+    with pytest.raises(ShapeError, match=r"self\.buffer has been replaced"):
+        fitted(longer)
+
+
+class Following(L.LightningModule):
+    """A layer whose `follower` gets other memory in one of its hooks."""
+
+    def __init__(self, hook: str = "on_train_batch_end") -> None:
+        super().__init__()
+        self.layer, self.follower = torch.nn.Linear(5, 1), torch.nn.Linear(5, 1)
+        self.follower.requires_grad_(False)
+        setattr(self, hook, lambda *args, **how: self.follow())
+
+    def follow(self) -> None:
+        for own, followed in zip(self.follower.parameters(), self.layer.parameters(), strict=True):
+            own.data = 0.5 * own.data + 0.5 * followed.data
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        return (self.layer(batch[0]) - self.follower(batch[0]).detach() + 1).pow(2).mean()
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log("followed", self.follower(batch[0]).sum())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.layer.parameters(), lr=0.05)
+
+
+class Averages(L.Callback):
+    """Averages of weights that stand in for them in validations, as they are often written."""
+
+    def on_fit_start(self, trainer: Any, module: Any) -> None:
+        self.averages = {name: p.data.clone() for name, p in module.named_parameters()}
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        for name, parameter in module.named_parameters():
+            self.averages[name] = 0.5 * self.averages[name] + 0.5 * parameter.data
+
+    def on_validation_epoch_start(self, trainer: Any, module: Any) -> None:
+        self.kept = {name: p.data for name, p in module.named_parameters()}
+        for name, parameter in module.named_parameters():
+            parameter.data = self.averages[name]
+
+    def on_validation_epoch_end(self, trainer: Any, module: Any) -> None:
+        for name, parameter in module.named_parameters():
+            parameter.data = self.kept[name]
+
+
+def test_memory_that_is_put_back_has_what_it_had() -> None:
+    found: list[dict[str, Any]] = []
+    for eager in (True, False):
+        torch.manual_seed(1)
+        module, trainer = Model(Case()), L.Trainer(max_epochs=3, eager=eager, callbacks=[Averages()], **QUIET)
+        trainer.fit(module, batches(), batches())
+        found.append(module.state_dict())
+    for name, value in found[0].items():
+        np.testing.assert_allclose(found[1][name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [
+        "on_train_batch_end",
+        "on_train_epoch_end",
+        "on_validation_start",
+        "on_after_backward",
+        "on_before_optimizer_step",
+    ],
+)
+def test_weights_of_other_memory_are_those_that_are_saved(hook: str, tmp_path: pathlib.Path) -> None:
+    found: list[dict[str, Any]] = []
+    for eager in (True, False):
+        torch.manual_seed(1)
+        module, trainer = Following(hook), L.Trainer(max_epochs=2, eager=eager, default_root_dir=tmp_path, **QUIET)
+        trainer.fit(module, batches(), batches())
+        trainer.save_checkpoint(tmp_path / f"{eager}.ckpt")
+        saved = Following.load_from_checkpoint(tmp_path / f"{eager}.ckpt").state_dict()
+        found += [{**module.state_dict(), "followed": trainer.callback_metrics["followed"]}, saved]
+    for each in found[1:]:
+        for name, value in each.items():
+            np.testing.assert_allclose(value, found[0][name], rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def _clamp(trainer: Any, module: Any, optimizer: Any) -> None:
+    module.layer.weight.data = module.layer.weight.data.clamp(-0.1, 0.1)
+
+
+def test_weights_that_hooks_replace_before_an_update_are_updated() -> None:
+    weights = []
+    for eager in (True, False):
+        torch.manual_seed(1)
+        module = Following()
+        clamp = L.callbacks.LambdaCallback(on_before_optimizer_step=_clamp)
+        L.Trainer(max_epochs=2, eager=eager, callbacks=[clamp], **QUIET).fit(module, batches())
+        weights.append(module.layer.weight.detach())
+    np.testing.assert_allclose(weights[1], weights[0], rtol=1e-5, atol=1e-6)
 
 
 def test_parameters_that_are_added_are_refused() -> None:

@@ -247,6 +247,8 @@ case("CTCLoss", lambda: Through(nn.CTCLoss(zero_infinity=True), 2), x(6, 2, 5), 
 case("CTCLoss", lambda: Through(nn.CTCLoss(reduction="sum", blank=4), 1), x(6, 5), torch.tensor([1, 2, 2]), (6,),
      (3,))
 case("CosineEmbeddingLoss", nn.CosineEmbeddingLoss, x(4, 3), x(4, 3), signs(4))
+case("GaussianNLLLoss", nn.GaussianNLLLoss, x(4, 3), x(4, 3), p(4, 3))
+case("GaussianNLLLoss", lambda: nn.GaussianNLLLoss(full=True, reduction="sum"), x(4, 3), x(4, 3), p(4, 1))
 case("HingeEmbeddingLoss", nn.HingeEmbeddingLoss, x(4, 3), signs(4, 3))
 case("KLDivLoss", lambda: nn.KLDivLoss(reduction="batchmean"), x(4, 3), p(4, 3))
 case("KLDivLoss", lambda: nn.KLDivLoss(reduction="sum", log_target=True), x(4, 3), x(4, 3))
@@ -277,7 +279,6 @@ LEFT_OUT = {
     "FractionalMaxPool2d": "its windows are drawn at random: REFUSED has it",
     "FractionalMaxPool3d": "its windows are drawn at random: REFUSED has it",
     "AdaptiveLogSoftmaxWithLoss": "the shapes of its parts depend on the labels: torch.export does not trace it",
-    "GaussianNLLLoss": "raises an error if a variance is negative: torch.export does not trace a branch on elements",
     "CrossMapLRN2d": "an autograd.Function that calls legacy code: LocalResponseNorm is the same",
 }
 # In training these draw, so that numbers differ from PyTorch's; tests of rows look at their distribution.
