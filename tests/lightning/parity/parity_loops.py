@@ -432,7 +432,7 @@ def fast_run_with_callbacks_and_loggers(L: ModuleType) -> Result:
             "best": None if saving is None else saving.best_model_path,
             "callbacks": [type(each).__name__ for each in runner.callbacks],
             "loggers": [type(each).__name__ for each in runner.loggers],
-            "folder": runner.log_dir and Path(runner.log_dir).name,
+            "folder": runner.log_dir is not None,
             "files": sorted(each.name for each in Path().iterdir()),
             **metrics(runner),
         }
