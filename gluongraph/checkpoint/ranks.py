@@ -5,7 +5,8 @@ random numbers may differ; `extra` may, too. Rank 0 writes its own, and for each
 arrays under "rank<number>:", the rest under "ranks" beside the parts.
 
 The same number of ranks goes on with exactly what each had. Another number takes the mean of running statistics, and
-rank 0 alone the sums of what was added up, as if all samples had been its own.
+rank 0 alone the sums of what was added up, as if all samples had been its own. Of arrays whose names begin with `MEAN`
+each rank takes the mean.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from gluongraph.tracing.ema import AVERAGE
 from gluongraph.tracing.optimizer_updates import GRAD
 
 RANKS = "ranks"
+MEAN = "mean:"  # begins the names of arrays of which another number of ranks takes the mean, each the same
 _SUMS = (GRAD, WINDOW, RESIDUAL)
 _OWN_PARTS = ("gradients", "window", "residuals", "random")
 Arrays = dict[str, Array]  # "<group>/<name>" -> array
@@ -162,6 +164,10 @@ def _of_another(saved: Sequence[Content], weights: Mapping[str, Array], rank: in
     rest = {n: a for n, a in first.groups[REST].items() if not n.startswith((*_SUMS, REPLICA))}
     names = dict.fromkeys(n for each in saved for n in each.groups[REST] if n.startswith(_SUMS))
     rest |= {name: _total(name, saved, rank) for name in names}
+    means = dict.fromkeys(n for each in saved for n in each.groups[REST] if n.startswith(MEAN))
+    for name in means:
+        total = _total(name, saved, 0)
+        rest[name] = (total / len(saved)).astype(total.dtype)
     parts = dict(first.about["parts"])
     for name, merge in _MERGED.items():
         told = [each.about["parts"].get(name) for each in saved]

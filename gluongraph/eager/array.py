@@ -39,6 +39,7 @@ class Handle:
     _view: tuple[NDArray, Callable[..., Any], dict[str, Any]] | None = None  # the array that it is a view of, and how
     _part: bool = False  # a recorded slice: a copy, and not to be written
     _alias: bool = False  # made by detach
+    _observes: bool = False  # takes down what programs do: written by a step too that is left out otherwise
 
     def __init__(self, array: Array | None, ctx: Context = DEFAULT):
         """Of this array; pickles by MXNet make one of None, and fill it with `__setstate__`."""

@@ -7,6 +7,7 @@ import difflib
 import functools
 import inspect
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, ParamSpec
@@ -75,6 +76,17 @@ def check_count(name: str, value: Any, least: int, what: str = "") -> None:
     raise misconfigured(f"{name} is a whole number from {least} on{what}, not {value!r}")
 
 
+def check_switches(**given: Any) -> None:
+    """Raise MisconfigurationException if one of these arguments is neither true nor false, as a text is not: "False"
+    would be true.
+
+    >>> check_switches(eager=False, barebones=None)
+    """
+    for name, value in given.items():
+        if value not in (True, False, None) or isinstance(value, float):
+            raise misconfigured(f"{name} is True or False, not {value!r}")
+
+
 def check_limit(name: str, value: Any) -> int | float:
     """A limit on batches: their number, or a share of them.
 
@@ -90,6 +102,20 @@ def check_limit(name: str, value: Any) -> int | float:
     if fits and (0 <= value <= 1 if isinstance(value, float) else value >= 0):
         return value  # type: ignore[no-any-return]
     raise misconfigured(f"{name} is a number of batches, or a share from 0.0 to 1.0; not {value!r}")
+
+
+def folder_of(name: str, given: Any) -> str:
+    """A folder, by default the current one.
+
+    Raises:
+        MisconfigurationException: it is no path.
+
+    >>> folder_of("default_root_dir", "runs")
+    'runs'
+    """
+    if given is not None and not isinstance(given, (str, os.PathLike)):
+        raise misconfigured(f"{name} is a path, not {given!r}")
+    return os.getcwd() if given is None else os.fspath(given)
 
 
 def seconds_of(name: str, given: Any, otherwise: str = "") -> float | None:
@@ -261,7 +287,7 @@ def check_val_check_interval(interval: Any, check_val_every_n_epoch: Any) -> int
     if interval is None or isinstance(interval, (str, dict, datetime.timedelta)):
         return 1.0
     fits = isinstance(interval, (int, float)) and not isinstance(interval, bool)
-    if not fits or (isinstance(interval, float) and not 0 <= interval <= 1) or interval < 0:
+    if not fits or (not 0 <= interval <= 1 if isinstance(interval, float) else interval < 1):
         message = f"val_check_interval is a share of the epoch up to 1.0, or a number of batches; not {interval!r}"
         raise misconfigured(message)
     if check_val_every_n_epoch is None and isinstance(interval, float):

@@ -11,6 +11,7 @@ import inspect
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ import numpy as np
 
 from gluongraph import checkpoint as state
 from gluongraph.checkpoint import collective
-from gluongraph.checkpoint.part import REST, WEIGHTS
+from gluongraph.checkpoint import ranks as by_rank
+from gluongraph.checkpoint.part import REST, WEIGHTS, misfit
 from gluongraph.errors import FormatError, warn, with_user_location
 from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning import optimizer_states
@@ -28,6 +30,7 @@ from gluongraph.lightning.hparams import WHOLE, Hyperparameters, _is_plain
 from gluongraph.lightning.loggers.hparams import load_hparams_from_yaml
 from gluongraph.lightning.metric_objects import metrics_of
 from gluongraph.lightning.metric_states import metric_states, put_metric_states
+from gluongraph.lightning.scheduler_states import load_scheduler, scheduler_state
 from gluongraph.ndarray import NDArray
 from gluongraph.runtime import checkpoint as disk
 from gluongraph.runtime.checkpoint import Content
@@ -89,6 +92,9 @@ def selected(trainer: Any, fn: str, ckpt_path: Any, given: bool) -> str | None:
         return found
     if ckpt_path in ("hpc", "registry"):
         raise misconfigured(f"ckpt_path={ckpt_path!r}: there is no such thing here", help='a path, "best" or "last"')
+    if not isinstance(ckpt_path, (str, os.PathLike)):
+        message = f"`.{fn}(ckpt_path={ckpt_path!r})`: it is the path of a checkpoint"
+        raise TypeError(with_user_location(message, help='"run/epoch=2-step=300.ckpt", "best", "last" or None'))
     path = str(os.fspath(ckpt_path))
     _check_folder(path)
     if not exists(path):
@@ -151,8 +157,11 @@ def save(trainer: Any, path: Any, weights_only: bool) -> None:
     if not weights_only and _keeps_states(trainer):
         told[optimizer_states.KEY] = optimizer_states.taken(trainer.optimizers, own)
     content = state.taken(step, {KEY: told}, None)
-    if more := {name: group for name, group in ((USER, arrays), (optimizer_states.GROUP, own)) if group}:
-        content = Content(content.step, {**content.groups, **more}, content.about, content.metrics, content.writer)
+    more = {name: group for name, group in ((USER, arrays), (optimizer_states.GROUP, own)) if group}
+    if engines.mode == "eager" and engines.engine is not None and not weights_only:
+        more[REST] = {**content.groups[REST], **engines.engine.unused_gradients()}
+    if more:
+        content = replace(content, groups={**content.groups, **more})
     communicator = step.trainer.communicator
     if communicator.size == 1:
         disk.write_alone(place, content)
@@ -234,19 +243,6 @@ def _without_arrays(value: Any, arrays: dict[str, Array], name: str) -> Any:
     return ARRAY + name
 
 
-def scheduler_state(scheduler: Any) -> Any:
-    """The state of a scheduler as JSON holds it."""
-    if not hasattr(scheduler, "state_dict"):
-        return None
-    told = {}
-    for name, value in scheduler.state_dict().items():
-        if _is_plain(value):
-            told[name] = value
-        elif isinstance(value, (list, tuple)) and all(hasattr(v, "state_dict") for v in value):
-            told[name] = [scheduler_state(v) for v in value]
-    return told
-
-
 # -- loading
 
 
@@ -262,6 +258,18 @@ def read(path: str) -> Content:
         message = f"{path} is no checkpoint of a Trainer: it has no state of its loops"
         raise FormatError(with_user_location(message, help="step.load(dir) reads those that step.save has written"))
     return content
+
+
+def of_rank(content: Content, ranks: Any) -> Content:
+    """What this rank goes on from: of as many ranks as have saved what each had, its logged values and generators too.
+
+    Raises:
+        FormatError: it does not fit together.
+    """
+    try:
+        return by_rank.of_rank(content, ranks.rank, ranks.size)
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise misfit(f"the checkpoint is not as save_checkpoint writes it: {error!r}") from None
 
 
 def told_by(content: Content, torch: bool = False) -> dict[str, Any]:
@@ -317,15 +325,15 @@ def _warn_of_missing_callbacks(trainer: Any, states: Mapping[str, Any]) -> None:
 
 
 def load_training(trainer: Any, content: Content) -> None:
-    """Go on from a checkpoint: states, counters, schedulers, loaders, logged values."""
+    """Go on from a checkpoint, this rank's: states, counters, schedulers, loaders, logged values."""
     checkpoint = told_by(content, trainer.is_torch)
     engines, step = trainer.engines, trainer.step or _step_to_save(trainer)
-    communicator = step.trainer.communicator
     own = checkpoint.get(optimizer_states.KEY)
     optimizer_states.check(own, trainer.optimizers, _keeps_states(trainer))
-    state.put_all(*state.ready(step, content, communicator.rank, communicator.size))
+    state.put_all(*state.ready(step, content))
     if engines.mode == "eager":
         engines.engine.pull_states()
+        engines.engine.put_gradients(content.groups[REST])
     if own is not None:
         optimizer_states.put(trainer.optimizers, own, content.groups.get(optimizer_states.GROUP, {}))
     trainer.counters.load(checkpoint["loops"]["counters"])
@@ -340,29 +348,6 @@ def load_training(trainer: Any, content: Content) -> None:
     trainer.metric_log.stores["train"].load([] if ended else checkpoint["metrics"]["train"], metrics_of(module))
     put_metric_states(module, {} if ended else checkpoint["metrics"].get("objects", {}), trainer.global_rank)
     trainer.metric_log.kept = checkpoint["metrics"]["kept"]
-
-
-def load_scheduler(scheduler: Any, told: Any) -> None:
-    """Put the state of a scheduler back; parts that JSON does not hold stay as they are."""
-    if told is None or not hasattr(scheduler, "load_state_dict"):
-        return
-    own = scheduler.state_dict()
-    for name, value in told.items():
-        if (
-            isinstance(value, list)
-            and isinstance(own.get(name), (list, tuple))
-            and value
-            and isinstance(value[0], dict)
-        ):
-            for each, part in zip(getattr(scheduler, name), value, strict=True):
-                load_scheduler(each, part)
-        else:
-            own[name] = value
-    scheduler.load_state_dict({name: value for name, value in own.items() if not _holds_schedulers(value)})
-
-
-def _holds_schedulers(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and any(hasattr(each, "state_dict") for each in value)
 
 
 def weights_to_use(content: Content) -> dict[str, Array]:

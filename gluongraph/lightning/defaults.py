@@ -16,12 +16,15 @@ def default_loggers(trainer: Any, given: Any) -> list[Any]:
     """The loggers for what the argument `logger` says."""
     import_whole("gluongraph.lightning.loggers")
     from gluongraph.lightning import loggers
+    from gluongraph.lightning.loggers.logger import DummyLogger
 
     import_whole("gluongraph.lightning.loggers.tensorboard")
     from gluongraph.lightning.loggers.tensorboard import is_available
 
     if given is False or (given is None and trainer.barebones):
         return []
+    if trainer.fast_dev_run and (given is None or given is True):
+        return [DummyLogger()]
     if given is None or given is True:
         kind = loggers.TensorBoardLogger if is_available() else loggers.CSVLogger
         return [kind(save_dir=trainer.default_root_dir)]
@@ -31,7 +34,7 @@ def default_loggers(trainer: Any, given: Any) -> list[Any]:
             raise misconfigured(
                 f"logger={each!r} is no logger", help="derive it from gluongraph.lightning.loggers.Logger"
             )
-    return made
+    return [DummyLogger()] if made and trainer.fast_dev_run else made
 
 
 def default_callbacks(

@@ -96,6 +96,8 @@ class Accumulator:
         count = len(signature)
         self.last, self.total, self.weight = (NDArray(np.zeros(count)) for _ in range(3))
         self.high, self.low = NDArray(np.full(count, -np.inf)), NDArray(np.full(count, np.inf))
+        for array in self.arrays:
+            array._observes = True
         self.fresh = True  # nothing has been added since the last reset
         self.runs = 0  # when it was last added to, in the order of all accumulators
 
@@ -317,7 +319,8 @@ class Store:
     def _entry(self, logged: Logged, metric: Any = None) -> Entry:
         made = Entry(logged) if metric is None else MetricEntry(logged, metric=metric)
         found = self.entries.setdefault(logged.key, made)
-        if found.logged != logged or getattr(found, "metric", None) is not metric:
+        alike = replace(found.logged, batch_size=logged.batch_size)  # each batch may have its own size
+        if alike != logged or getattr(found, "metric", None) is not metric:
             message = f"self.log({logged.name!r}, ...) is called twice in {logged.fx} with different arguments"
             raise misconfigured(message, help="log it once, or under two names")
         return found

@@ -321,6 +321,8 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         if not (step or epoch):
             message = f"self.log({name!r}, on_step=False, on_epoch=False): nobody would see it"
             raise misconfigured(message, help="give one of them, or leave the call out")
+        if not isinstance(name, str):
+            raise misconfigured(f"self.log({name!r}, ...): the name is a text", help='self.log("loss", loss)')
         if "/dataloader_idx_" in name:
             message = f"self.log({name!r}, ...): the name holds the number of the loader, which is added by itself"
             raise misconfigured(message, help="add_dataloader_idx=True adds it")
@@ -339,9 +341,12 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
             dataloader_idx=self.trainer.dataloader_idx,
         )
 
-    def log_dict(self, dictionary: Mapping[str, Any], **how: Any) -> None:
+    def log_dict(
+        self, dictionary: Mapping[str, Any], prog_bar: bool = False, logger: bool | None = None, **how: Any
+    ) -> None:
         """Log each value of a dict under its key, or each metric of a collection of torchmetrics; `how` are the other
         arguments of `log`."""
+        how |= {"prog_bar": prog_bar, "logger": logger}
         recorder = current_recorder()
         if isinstance(dictionary, BatchValue) and recorder is not None and self._trainer is not None:
             recorder.log(
@@ -349,6 +354,9 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
             )  # its names are known when the step has run
             return
         named = members_of(dictionary) if is_collection(dictionary) else dictionary
+        if not isinstance(named, Mapping):
+            message = f"self.log_dict(...): {type(named).__name__} is neither a dict nor a collection of metrics"
+            raise misconfigured(message, help='self.log_dict({"loss": loss})')
         for name, value in named.items():
             self.log(name, value, **how)
 

@@ -117,6 +117,9 @@ def _scheduler(given: Any, monitor: str | None, optimizers: list[Any], manual: b
     made.monitor = made.monitor or monitor
     if made.interval not in ("epoch", "step"):
         raise misconfigured(f'a scheduler\'s interval is "epoch" or "step", not {made.interval!r}')
+    if not isinstance(made.frequency, int) or isinstance(made.frequency, bool) or made.frequency < 1:
+        message = f"a scheduler's frequency is a whole number from 1 on, not {made.frequency!r}"
+        raise misconfigured(message, help="how many epochs, or updates, are between its steps")
     if not hasattr(made.scheduler, "step") or is_optimizer(made.scheduler):
         raise misconfigured(f"{type(made.scheduler).__name__} is no scheduler", help="of torch.optim.lr_scheduler")
     if made.reduce_on_plateau and made.monitor is None and not manual:

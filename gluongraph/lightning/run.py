@@ -65,7 +65,7 @@ class Run:
             self._interrupted(error)
             raise
         finally:
-            trainer.state.stage = None
+            trainer.state.stage, trainer.batch = None, None
             if trainer.data is not None:
                 trainer.data.close()
             if hasattr(trainer.profiler, "close"):
@@ -180,6 +180,7 @@ class Run:
         trainer, module = self.trainer, self.module
         trainer.engines = Engines(trainer, module, trainer.is_torch)
         if saved is not None:
+            saved = checkpoints.of_rank(saved, trainer.ranks)
             checkpoints.begin_loading(trainer, saved)
         manual = not module.automatic_optimization
         made: Configured = configured(trainer.hooks.call_module("configure_optimizers"), manual)

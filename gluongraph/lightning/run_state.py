@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gluongraph.host.interrupts import import_whole
+from gluongraph.lightning.batch import batch_size_of, flatten
 from gluongraph.lightning.callbacks.callback import Callback
 from gluongraph.lightning.loops.counters import Counters
 from gluongraph.lightning.loops.evaluation import EvaluationLoop, PredictionLoop
@@ -59,7 +60,7 @@ class RunState:
         self.optimizers: list[Any] = []
         self.lr_scheduler_configs: list[LRSchedulerConfig] = []
         self.dataloader_idx: int | None = None
-        self.batch_size = 1
+        self.batch: Any = None  # the one that hooks and steps are called for, None between batches
         self.last_validation = 0.0
         self.ckpt_path: str | None = None
         self.is_torch = False
@@ -283,7 +284,9 @@ class RunState:
 
     def log_value(self, logged: Logged, value: float) -> None:
         """Take a value that a hook logs."""
-        self.metric_log.store.log(logged, value, self.batch_size)
+        weighted = logged.reduce_fx == "mean" and logged.on_epoch and logged.batch_size is None
+        known = weighted and self.batch is not None
+        self.metric_log.store.log(logged, value, batch_size_of(flatten(self.batch)[0]) if known else 1)
 
     def synchronize_metrics(self, store: Store) -> None:
         """Reduce the values that are logged with sync_dist over all ranks."""

@@ -8,7 +8,7 @@ Training, 2018; the numbers are those of MXNet's scaler.)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 
@@ -86,10 +86,11 @@ def all_finite(values: Iterable[Node], ranks: int = 1) -> Node:
     return ops.equal(ops.allreduce(reduce(ops.add, wrong, ops.const(0.0)), ranks=ranks), 0.0)
 
 
-def skipping(graph: Graph, sharding: Sharding | None = None) -> Graph:
-    """Return the graph with updates only if all gradients are finite, except those of the scale and its counter."""
+def skipping(graph: Graph, sharding: Sharding | None = None, observing: Collection[str] = ()) -> Graph:
+    """Return the graph with updates only if all gradients are finite, except those of the scale and its counter, and of
+    arrays that are `observing`."""
     finite = graph.outputs[FINITE]
-    graph = masked(graph, finite, sharding)
+    graph = masked(graph, finite, sharding, observing)
     updates = dict(graph.updates)
     updates[SCALE], updates[GOOD] = _next(_SCALE, _GOOD, finite)
     return Graph({**graph.inputs, SCALE: _SCALE, GOOD: _GOOD}, graph.outputs, updates, graph.origins)

@@ -100,12 +100,12 @@ class Sharding:
         return Graph(joined(graph.inputs, shards), outputs, graph.updates, graph.origins)
 
 
-def masked(graph: Graph, flag: Node, sharding: Sharding | None) -> Graph:
-    """Return the graph with updates only if a flag is true. Parameters that are gathered from new shards are chosen
-    before that, as shards."""
+def masked(graph: Graph, flag: Node, sharding: Sharding | None, always: Collection[str] = ()) -> Graph:
+    """Return the graph with updates only if a flag is true, but for some of them. Parameters that are gathered from new
+    shards are chosen before that, as shards."""
 
     def chosen(name: str, new: Node) -> Node:
-        return ops.where(flag, new, graph.inputs[name])
+        return new if name in always else ops.where(flag, new, graph.inputs[name])
 
     gathers = final_gathers(graph, sharding)
     later = reached(graph, gathers)

@@ -296,7 +296,8 @@ def graph_of(
     if mode.updates:
         add_updates(step_graph, trainer, options, averages, accumulator)
     if step_graph.masked:
-        step_graph.graph = loss_scaling.skipping(step_graph.graph, trainer.exchange.sharding)
+        observing = {name for name, array in traced.captured.items() if array._observes}
+        step_graph.graph = loss_scaling.skipping(step_graph.graph, trainer.exchange.sharding, observing)
     _gather(step_graph, trainer)
     _keep_copies(step_graph, trainer, options)
     if options.detect_anomaly or (options.error_if_nonfinite and mode.updates):

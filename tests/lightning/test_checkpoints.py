@@ -233,6 +233,8 @@ def test_states_of_callbacks_that_are_missing(tmp_path: pathlib.Path) -> None:
     trainer.save_checkpoint(path)
     with pytest.warns(UserWarning, match=r"callbacks that this Trainer has not: EarlyStopping.*'val_loss'"):
         L.Trainer(max_epochs=2, **QUIET).fit(GluonModel(), loader(), loader(16), ckpt_path=path)
+    with pytest.raises(TypeError, match=r"ckpt_path=3.*the path of a checkpoint"):
+        L.Trainer(max_epochs=2, **QUIET).fit(GluonModel(), loader(), loader(16), ckpt_path=3)
     again = L.callbacks.EarlyStopping("val_loss", patience=9)
     L.Trainer(max_epochs=1, callbacks=[again], **QUIET).fit(GluonModel(), loader(), loader(16), ckpt_path=path)
     assert again.state_dict() == stopping.state_dict()

@@ -105,3 +105,16 @@ def test_log_twice_with_different_arguments() -> None:
 
     with pytest.raises(L.MisconfigurationException, match="different arguments"):
         L.Trainer(max_epochs=1, **QUIET).fit(Twice(), loader())
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        (lambda model: model.log(3, 1.0), r"self.log\(3, ...\): the name is a text"),
+        (lambda model: model.log_dict([1.0]), "list is neither a dict nor a collection of metrics"),
+    ],
+)
+def test_what_is_no_name_and_no_dict(log: Any, said: str) -> None:
+    model = type("Logs", (GluonModel,), {"on_train_epoch_end": log})()
+    with pytest.raises(L.MisconfigurationException, match=said):
+        L.Trainer(max_epochs=1, **QUIET).fit(model, loader())

@@ -81,6 +81,64 @@ def test_a_script_starts_its_own_ranks(tmp_path: pathlib.Path) -> None:
     assert len(lines) == 2 and lines[0] == lines[1] and "val_loss" in lines[0]
 
 
+RESUMED = """
+import random, sys, warnings
+import torch
+import gluongraph.lightning as L
+
+warnings.simplefilter("ignore")
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, batch_idx):
+        loss = torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+        self.log("loss", loss, on_step=True, on_epoch=True, sync_dist=True)
+        return loss
+
+    def on_train_batch_end(self, outputs, batch, batch_idx):
+        self.log("drawn", random.random(), on_epoch=True, sync_dist=True)
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+class Saving(L.callbacks.Checkpoint):
+    batches = 0
+
+    def on_train_batch_end(self, trainer, *args):
+        self.batches += 1
+        trainer.save_checkpoint(f"{sys.argv[2]}/{self.batches}.ckpt")
+
+def fit(eager, path=None):
+    x = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True)), batch_size=2)
+    trainer = L.Trainer(max_epochs=2, devices=2, logger=False, enable_progress_bar=False, enable_model_summary=False,
+                        callbacks=[] if path else [Saving()], enable_checkpointing=not path,
+                        accumulate_grad_batches=4, eager=eager)
+    random.seed(trainer.global_rank + (10 if path else 0))
+    model = Model()
+    trainer.fit(model, loader, ckpt_path=path)
+    told = {name: float(value) for name, value in trainer.callback_metrics.items()}
+    return told, [p.tolist() for p in model.parameters()], random.random()
+
+eager = sys.argv[1] == "eager"
+whole = fit(eager)
+for batches in (2, 5, 8):
+    assert fit(eager, f"{sys.argv[2]}/{batches}.ckpt") == whole, batches
+print("same\\n", end="", flush=True)
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize("mode", ["fused", "eager"])
+def test_ranks_go_on_within_an_epoch(mode: str, tmp_path: pathlib.Path) -> None:
+    """Each with what it has logged and drawn itself, and with its gradients of the window."""
+    assert run_ranks(2, RESUMED, mode, tmp_path, timeout=200) == ["same\n", "same\n"]
+
+
 def test_a_program_without_a_file_cannot_start_ranks() -> None:
     program = "import gluongraph.lightning as L; L.Trainer(devices=2)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)

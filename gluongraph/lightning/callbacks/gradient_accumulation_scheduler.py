@@ -61,6 +61,8 @@ class GradientAccumulationScheduler(Callback):
         if trainer.accumulate_grad_batches != 1:
             message = f"accumulate_grad_batches={trainer.accumulate_grad_batches} and a GradientAccumulationScheduler"
             raise ValueError(with_user_location(message, help="one of them"))
+        if trainer.counters.batch_idx >= 0:  # it goes on within an epoch, whose beginning is not called again
+            self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Set the number of this epoch."""

@@ -84,6 +84,11 @@ class StochasticWeightAveraging(Callback):
         if self._scheduler_state is not None:  # of the checkpoint: another scheduler took the place of the module's
             trainer.lr_scheduler_configs.clear()
 
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Go on with the schedule of a checkpoint, which may be one within an epoch."""
+        if self._scheduler_state is not None:
+            self._set_schedule(trainer)
+
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Take the weights of now into the averages, and let the rates go to theirs."""
         if not self._first <= trainer.current_epoch <= self._last:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 from gluongraph import autograd
 from gluongraph.gluon.torch_trainer import take_states
 from gluongraph.host.interrupts import import_whole
-from gluongraph.lightning.batch import batch_size_of, flatten, to_framework
+from gluongraph.lightning.batch import to_framework
 from gluongraph.lightning.engine.steps import loss_of
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.optimizers import LightningOptimizer, OwnUpdates
+from gluongraph.storage import Array
 
 if TYPE_CHECKING:
     from gluongraph.lightning.engine.averaging import RankAverage
@@ -26,7 +27,6 @@ def call_step(trainer: Any, module: Any, kind: str, batch: Any, batch_idx: int, 
     takes_all = any(p.kind is p.VAR_POSITIONAL for p in names)
     count = len(names) if not takes_all else 3
     args = (to_framework(batch, trainer.is_torch), batch_idx, loader or 0)[: min(count, 3)]
-    trainer.batch_size = batch_size_of(flatten(batch)[0])
     before, module._current_fx = module._current_fx, kind
     try:
         with _casting(trainer):
@@ -228,6 +228,26 @@ class EagerEngine:
         if self._average is not None:
             self._average.average()
         hooks.call("on_after_backward")
+
+    def unused_gradients(self) -> dict[str, Array]:
+        """The gradients that later updates go on from, by the names of arrays in a checkpoint: of a window that has not
+        ended, and all where training_step or an `optimizer_zero_grad` of the user's decides how long they are kept.
+        """
+        trainer = self.trainer
+        kept = self.torch and not self.module.automatic_optimization
+        if not (kept or trainer.counters.window or trainer.hooks.overridden("optimizer_zero_grad")):
+            return {}
+        import_whole("gluongraph.lightning.engine.unused_gradients")
+        from gluongraph.lightning.engine import unused_gradients
+
+        return unused_gradients.taken(self.module, self.steps.block, self.torch)
+
+    def put_gradients(self, arrays: Mapping[str, Array]) -> None:
+        """Go on from the gradients that a checkpoint has."""
+        import_whole("gluongraph.lightning.engine.unused_gradients")
+        from gluongraph.lightning.engine import unused_gradients
+
+        unused_gradients.put(self.module, self.steps.block, self.torch, arrays)
 
     # -- checkpoints: the optimizers' own states are those of the trainer that is saved, where it knows what they mean
 

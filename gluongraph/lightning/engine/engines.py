@@ -94,7 +94,9 @@ class Engines:
         batch out."""
         counters = self.trainer.counters
         if self.mode != "fused":
-            return self.engine.train(batch, batch_idx, accumulates)
+            made = self.engine.train(batch, batch_idx, accumulates)
+            counters.window = counters.window + 1 if accumulates else 0
+            return made
         arrays, structure = flatten(batch)
         skipped = self.engine.skipped
         begin = time.perf_counter()

@@ -27,7 +27,6 @@ class StagedEngine(FusedEngine):
         super().__init__(steps, gluon_trainer, store, options)
         self.trainer, self.module, self.torch = trainer, module, torch
         self.optimizer = trainer.optimizers[0] if trainer.optimizers else None
-        self._begun = False  # has this window's first batch come?
         self._updated = False  # has optimizer_step made the update?
 
     def train(self, batch: Any, batch_idx: int, accumulates: bool) -> Any:
@@ -48,17 +47,15 @@ class StagedEngine(FusedEngine):
         trainer = self.trainer
         trainer.hooks.call_module("optimizer_step", trainer.current_epoch, batch_idx, wrapped, closure)
         trainer.engines.count(not self._updated, self.skipped > skipped)
-        self._begun = False
         return made[0]
 
     def _gradients(self, batch: Any, batch_idx: int) -> Any:
         """Forward and backward of a batch: its gradients are added to those of the window."""
         trainer, hooks = self.trainer, self.trainer.hooks
-        if not self._begun:
+        if batch_idx % trainer.accumulate_grad_batches == 0:  # not by what was called: a window may be gone on with
             hooks.call("on_before_zero_grad", self.optimizer)
             zeroing = _ZeroGrad(self.optimizer, self.step.accumulator)
             hooks.call_module("optimizer_zero_grad", trainer.current_epoch, batch_idx, zeroing)
-            self._begun = True
         arrays, structure = flatten(batch)
         made = super().train(arrays, structure, True)
         if made is None:

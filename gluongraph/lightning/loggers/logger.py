@@ -89,6 +89,56 @@ class Logger(ABC):
         return None
 
 
+class DummyExperiment:
+    """Whatever is called or indexed of it does nothing."""
+
+    def nop(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return self.nop
+
+    def __getitem__(self, index: Any) -> DummyExperiment:
+        return self
+
+    def __setitem__(self, *args: Any) -> None:
+        return None
+
+
+class DummyLogger(Logger):
+    """Stands for the loggers of a run that is only tried: what a module calls of it does nothing.
+
+    >>> logger = DummyLogger()
+    >>> logger.experiment.add_scalar("loss", 0.5, 3), logger.log_image("x", [])
+    (None, None)
+    """
+
+    name, version = "", ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._experiment = DummyExperiment()
+
+    @property
+    def experiment(self) -> DummyExperiment:
+        """What stands for the object of the service."""
+        return self._experiment
+
+    def log_metrics(self, *args: Any, **kwargs: Any) -> None:
+        """Take no metrics."""
+
+    def log_hyperparams(self, *args: Any, **kwargs: Any) -> None:
+        """Take no hyperparameters."""
+
+    def __getitem__(self, index: int) -> DummyLogger:
+        return self
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        if name.startswith("__"):  # by which copies and the like ask what it can do
+            raise AttributeError(name)
+        return self._experiment.nop
+
+
 class FolderLogger(Logger):
     """A logger that has a folder for each run: save_dir/name/version_0, version_1, ...; a base of others.
 

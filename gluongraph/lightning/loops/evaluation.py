@@ -86,9 +86,11 @@ class EvaluationLoop:
         for number, (loader, limit) in enumerate(zip(self.loaders or (), self.limits, strict=True)):
             index = number if several else None
             trainer.dataloader_idx = store.dataloader_idx = index
+            trainer.metric_log.on_step = True  # who looks between batches sees no values of the epoch: it has not ended
             for batch_idx, batch in enumerate(_limited(loader, limit)):
                 self._step(batch, batch_idx, index, store)
                 trainer.termination.check()
+            trainer.metric_log.on_step = False
             trainer.synchronize_metrics(store)
             if store.logs_steps:
                 trainer.metric_log.refresh(True)
@@ -100,7 +102,7 @@ class EvaluationLoop:
     def _step(self, batch: Any, batch_idx: int, index: int | None, store: Any) -> Any:
         """One batch, with its hooks."""
         trainer = self.trainer
-        batch = trainer.transfer(batch, index or 0)
+        trainer.batch = batch = trainer.transfer(batch, index or 0)
         where = () if index is None else (index,)
         self._call("batch_start", batch, batch_idx, *where)
         with trainer.measured(f"{self.kind}_step"):
@@ -108,6 +110,7 @@ class EvaluationLoop:
         if trainer.hooks.anybody(f"on_{self.kind}_batch_end"):
             output = to_user(output, trainer.is_torch)
         self._call("batch_end", output, batch, batch_idx, *where)
+        trainer.batch = None
         if not trainer.sanity_checking:
             if store.logs_steps:
                 trainer.metric_log.write(store.metrics(True)["log"], step=self._seen.get(index, 0))

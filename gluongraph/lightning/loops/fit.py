@@ -228,11 +228,11 @@ class FitLoop:
     def _advance(self, batch: Any) -> None:
         """One batch, with all that is due around it."""
         trainer, counters, hooks = self.trainer, self.counters, self.trainer.hooks
-        batch = trainer.transfer(batch, 0)
+        trainer.batch = batch = trainer.transfer(batch, 0)
         index = counters.batch_idx
         hooks.call_callbacks("on_train_batch_start", batch, index)
         if hooks.overridden("on_train_batch_start") and hooks.call_module("on_train_batch_start", batch, index) == -1:
-            self._skip_epoch = True
+            self._skip_epoch, trainer.batch = True, None
             return
         accumulates = self._accumulates
         counters.steps_before_batch = counters.global_step
@@ -244,6 +244,7 @@ class FitLoop:
             step_schedulers(trainer, "epoch", counters.epoch + 1, plateau=False)
         counters.due = "batch_end"
         self._end_batch(result, batch, index)
+        trainer.batch = None
         self._after_batch(accumulates)
 
     def _after_batch(self, accumulates: bool) -> None:
@@ -269,12 +270,15 @@ class FitLoop:
             self._after_batch(self._accumulates)
 
     def _end_batch(self, result: Any, batch: Any, index: int) -> None:
-        hooks = self.trainer.hooks
-        if hooks.anybody("on_train_batch_end"):
+        hooks, name = self.trainer.hooks, "on_train_batch_end"
+        if hooks.anybody(name):
             outputs = outputs_of(result, self.trainer.is_torch, self.trainer.accumulate_grad_batches)
-            hooks.call_callbacks("on_train_batch_end", outputs, batch, index)
-            if hooks.overridden("on_train_batch_end"):
-                hooks.call_module("on_train_batch_end", outputs, batch, index)
+            if not hooks.overridden(name):
+                hooks.call_callbacks(name, outputs, batch, index)
+                return
+            hooks.call_callbacks(name, outputs, batch, index, monitoring=False)
+            hooks.call_module(name, outputs, batch, index)  # before a checkpoint: it cannot be made up for after one
+            hooks.call_callbacks(name, outputs, batch, index, monitoring=True)
 
     def _log_step(self) -> None:
         trainer = self.trainer

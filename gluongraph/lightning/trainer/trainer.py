@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -39,7 +38,7 @@ class Trainer(RunState):
         precision: "32-true", "bf16-mixed", "16-mixed", "bf16-true", "16-true", "64-true".
         logger: a logger, a list of them, True for TensorBoard or else CSV, False for none.
         callbacks: callbacks, called in this order.
-        fast_dev_run: run so many batches of everything, once, without loggers and checkpoints.
+        fast_dev_run: run so many batches of everything, once; loggers and ModelCheckpoint write nothing.
         max_epochs, min_epochs, max_steps, min_steps: when to stop; steps are updates. 1000 epochs without either.
         max_time: "DD:HH:MM:SS", a timedelta or its arguments.
         limit_train_batches, limit_val_batches, limit_test_batches, limit_predict_batches: a number of batches, or a
@@ -128,6 +127,22 @@ class Trainer(RunState):
         error_if_nonfinite: bool = False,
         lightning_remainder: bool = False,
     ):
+        args.check_switches(
+            enable_checkpointing=enable_checkpointing,
+            enable_progress_bar=enable_progress_bar,
+            enable_model_summary=enable_model_summary,
+            deterministic=None if deterministic == "warn" else deterministic,
+            benchmark=benchmark,
+            inference_mode=inference_mode,
+            use_distributed_sampler=use_distributed_sampler,
+            detect_anomaly=detect_anomaly,
+            barebones=barebones,
+            sync_batchnorm=sync_batchnorm,
+            enable_autolog_hparams=enable_autolog_hparams,
+            eager=eager,
+            error_if_nonfinite=error_if_nonfinite,
+            lightning_remainder=lightning_remainder,
+        )
         if plugins or model_registry:
             raise misconfigured("plugins and model_registry: there are none", help="leave them out")
         self.target = args.target_of(accelerator)
@@ -159,20 +174,19 @@ class Trainer(RunState):
         args.check_count("reload_dataloaders_every_n_epochs", reload_dataloaders_every_n_epochs, 0)
         self.reload_dataloaders_every_n_epochs = reload_dataloaders_every_n_epochs
         self.detect_anomaly = detect_anomaly
-        self.default_root_dir = os.getcwd() if default_root_dir is None else os.fspath(default_root_dir)
+        self.default_root_dir = args.folder_of("default_root_dir", default_root_dir)
         self.enable_autolog_hparams = enable_autolog_hparams
         args.check_count("steps_per_call", steps_per_call, 1)
         self.steps_per_call, self.eager, self.error_if_nonfinite = steps_per_call, eager, error_if_nonfinite
         self.profiler = profiler_of(profiler)
         self._begin()
-        off = barebones or bool(self.fast_dev_run)
-        self.loggers: list[Any] = default_loggers(self, False if off else logger)
+        self.loggers: list[Any] = default_loggers(self, False if barebones else logger)
         self.callbacks: list[Callback] = default_callbacks(
             self,
             callbacks,
-            checkpoints=enable_checkpointing if not off else False,
+            checkpoints=enable_checkpointing if not barebones else False,
             progress=enable_progress_bar if not barebones else False,
-            summary=enable_model_summary if not off else False,
+            summary=enable_model_summary if not barebones else False,
             max_time=self.max_time,
         )
 
@@ -189,8 +203,9 @@ class Trainer(RunState):
         self.min_epochs, self.min_steps = min_epochs or 0, min_steps
 
     def _set_limits(self, fast_dev_run: Any, train: Any, val: Any, test: Any, predict: Any, overfit: Any) -> None:
-        args.check_count("fast_dev_run", int(fast_dev_run), 0)
-        self.fast_dev_run = int(fast_dev_run)
+        fast_dev_run = int(fast_dev_run) if isinstance(fast_dev_run, bool) else fast_dev_run
+        args.check_count("fast_dev_run", fast_dev_run, 0, ", or True or False")
+        self.fast_dev_run = fast_dev_run or 0
         self.overfit_batches = 0.0 if overfit == 0 else args.check_limit("overfit_batches", overfit)
         limits = {"train": train, "val": val, "test": test, "predict": predict}
         for name, value in limits.items():

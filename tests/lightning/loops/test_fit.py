@@ -356,3 +356,54 @@ def test_a_schedule_does_not_advance_with_a_skipped_update() -> None:
     assert (trainer.counters.steps_applied, trainer.counters.steps_skipped) == (2, 1)
     assert trainer.optimizers[0].param_groups[0]["lr"] == 0.25
     assert torch.isfinite(model.layer.weight).all()
+
+
+class Rows(L.loggers.Logger):
+    name, version = "rows", 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[dict[str, float]] = []
+
+    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None: ...
+
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
+        self.rows.append(dict(metrics))
+
+
+@pytest.mark.parametrize(
+    ("how", "skipped", "last"),
+    [
+        ({}, 1, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
+        ({"steps_per_call": 3, "log_every_n_steps": 6}, 1, [5.0]),
+        ({"accumulate_grad_batches": 2}, 0, [1.0, 3.0, 5.0]),  # the window has another batch
+    ],
+)
+def test_a_batch_whose_update_is_skipped_is_logged(how: dict[str, Any], skipped: int, last: list[float]) -> None:
+    """Its loss is finite, and the gradient of that, which is scaled, is not."""
+    torch = pytest.importorskip("torch")
+
+    class Overflows(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            x, y = batch
+            loss = (self.weight * x).sum() + y.mean()
+            self.log("loss", loss, on_step=True, on_epoch=True)
+            self.log("largest", y.mean(), on_step=False, on_epoch=True, reduce_fx="max")
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    steep = [1.0, 1.0, 1e35, 1.0, 1.0, 1.0]
+    batches = [(torch.full((2,), each), torch.full((2,), float(i))) for i, each in enumerate(steep)]
+    rows = Rows()
+    settings: dict[str, Any] = {"max_epochs": 1, "precision": "16-mixed", "logger": rows, "log_every_n_steps": 1}
+    trainer, _ = fit(Overflows(), batches, **settings | how)
+    assert trainer.counters.steps_skipped == skipped
+    assert trainer.callback_metrics["loss_epoch"] == 2.5
+    assert trainer.callback_metrics["largest"] == 5.0
+    assert [row["loss_step"] for row in rows.rows if "loss_step" in row] == last

@@ -29,6 +29,10 @@ DIFFERENCES: tuple[Difference, ...] = (
         (*TRAINED, "exact"),
         "a resumed run goes on with the next batch of the epoch, to the bit",
     ),
+    *(
+        Difference(name, ("events",), "a checkpoint has what the module's on_train_batch_end did, to go on from")
+        for name in ("checkpoint_each_fourth_step", "checkpoint_of_the_best_by_steps", "checkpoint_steps_accumulated")
+    ),
     Difference("exception_at_a_batch", ("logged_metrics",), "metrics are read when somebody looks"),
     Difference(
         "arguments_refused", ("accumulate", "log"), "numbers that mean nothing are refused: windows of 0, half a step"

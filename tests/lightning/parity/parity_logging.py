@@ -204,6 +204,73 @@ def log_in_hooks(L: ModuleType) -> Result:
 
 
 @case
+def log_in_hooks_of_batches(L: ModuleType) -> Result:
+    """Values of an epoch that hooks log weigh as much as the samples of their batches; the last batch has one."""
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            self.log("start", float(batch_idx), on_step=True, on_epoch=True, prog_bar=True)
+
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            self.log("mean", float(batch_idx), on_step=False, on_epoch=True)
+            self.log("sum", float(batch_idx), on_step=False, on_epoch=True, reduce_fx="sum")
+            self.log("given", float(batch_idx), on_step=False, on_epoch=True, batch_size=batch_idx + 1)
+
+        def on_validation_batch_start(self, batch: Any, batch_idx: int) -> None:
+            self.log("val_start", float(batch_idx))
+
+        def on_validation_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            self.log("val_mean", float(batch_idx), on_step=True, on_epoch=True)
+
+    return logged(L, Model, loader(3, rest=1), loader(2, rest=2, seed=1))
+
+
+@case
+def log_with_sizes_of_batches(L: ModuleType) -> Result:
+    """Each batch says its size, the last smaller one too."""
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.loss(batch)
+            self.log("loss", loss, on_step=True, on_epoch=True, batch_size=len(batch[0]))
+            return loss
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("val", self.loss(batch), batch_size=batch[0].shape[0])
+            self.log_dict({"twice": 2 * self.loss(batch)}, True, batch_size=batch[0].size(0))
+
+    return logged(L, Model, loader(3, rest=1), loader(2, rest=2, seed=1))
+
+
+@case
+def log_as_seen_between_batches_of_an_evaluation(L: ModuleType) -> Result:
+    """A validation has no values of its epoch before that has ended: those of the one before are there."""
+    seen: list[Any] = []
+
+    class Look(L.Callback):  # type: ignore[misc]
+        def look(self, runner: Any) -> None:
+            seen.append([numbers(runner.callback_metrics), numbers(runner.progress_bar_metrics)])
+
+        def on_validation_batch_end(self, runner: Any, *args: Any) -> None:
+            self.look(runner)
+
+        def on_test_batch_end(self, runner: Any, *args: Any) -> None:
+            self.look(runner)
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("val", self.loss(batch), prog_bar=True)
+            self.log("both", self.loss(batch), on_step=True, on_epoch=True, prog_bar=True)
+
+        def test_step(self, batch: Any, batch_idx: int) -> None:
+            self.validation_step(batch, batch_idx)
+
+    result = logged(L, Model, loader(3), loader(3, seed=1), callbacks=[Look()], val_check_interval=2)
+    runner = trainer(L, callbacks=[Look()])
+    return result | {"tested": runner.test(Model(), loader(2), verbose=False), "between": seen}
+
+
+@case
 def log_in_callbacks(L: ModuleType) -> Result:
     class Own(L.Callback):  # type: ignore[misc]
         def on_train_batch_end(self, runner: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,7 @@ from parity_recording import (
     STAGED_HOOKS,
     TRANSFER_HOOKS,
     logger,
+    metrics,
     recorded,
     told,
     watcher,
@@ -399,6 +401,42 @@ def overfitted_to_a_share(L: ModuleType) -> Result:
 @case
 def fast_run(L: ModuleType) -> Result:
     return fit(L, loader(6), loader(4, seed=1), fast_dev_run=True, max_epochs=7)
+
+
+@case
+def fast_run_with_callbacks_and_loggers(L: ModuleType) -> Result:
+    """Those that save are there, and save nothing; what a module calls of its logger's experiment does nothing."""
+
+    class Model(linear(L)):  # type: ignore[misc]
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            self.logger.experiment.add_scalar("loss", 1.0, 0)
+            self.logger.experiment["runs"].append(1)
+            self.logger.log_metrics({"own": 1.0})
+            self.logger.log_hyperparams({"rate": 0.1})
+            self.logger.log_image("image", [])
+
+    quiet = {"accelerator": "cpu", "devices": 1, "enable_progress_bar": False, "enable_model_summary": False}
+    found: Result = {}
+    settings: dict[str, Any] = {
+        "by default": {},
+        "a logger": {"logger": L.loggers.CSVLogger(".")},
+        "no logger": {"logger": False},
+        "a checkpoint": {"callbacks": [L.callbacks.ModelCheckpoint(monitor="val_loss", save_last=True)]},
+        "rates": {"callbacks": [L.callbacks.LearningRateMonitor()], "enable_checkpointing": False},
+    }
+    for name, how in settings.items():
+        runner, model = L.Trainer(fast_dev_run=True, **quiet, **how), (linear(L) if name == "no logger" else Model)()
+        runner.fit(model, loader(3), loader(2))
+        saving = runner.checkpoint_callback
+        found[name] = {
+            "best": None if saving is None else saving.best_model_path,
+            "callbacks": [type(each).__name__ for each in runner.callbacks],
+            "loggers": [type(each).__name__ for each in runner.loggers],
+            "folder": runner.log_dir is not None,
+            "files": sorted(each.name for each in Path().iterdir()),
+            **metrics(runner),
+        }
+    return found
 
 
 @case
