@@ -87,6 +87,17 @@ def check_switches(**given: Any) -> None:
             raise misconfigured(f"{name} is True or False, not {value!r}")
 
 
+def check_barebones(**given: Any) -> None:
+    """Raise MisconfigurationException if one of these arguments asks for what `barebones=True` leaves out.
+
+    >>> check_barebones(logger=False, num_sanity_val_steps=None, detect_anomaly=False)
+    """
+    for name, value in given.items():
+        if value:
+            message = f"barebones=True, which leaves out all that takes time beside the steps, and {name}={value!r}"
+            raise misconfigured(message, help="leave one of them out")
+
+
 def check_limit(name: str, value: Any) -> int | float:
     """A limit on batches: their number, or a share of them.
 

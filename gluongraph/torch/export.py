@@ -279,6 +279,20 @@ def check_tensors(tensors: Mapping[str, Any]) -> None:
             raise ExportError(with_user_location(f"{what}, {tensor.layout}: only dense tensors", help="to_dense()"))
 
 
+def check_memory(tensors: Mapping[str, Any]) -> None:
+    """Raise ExportError where two of these tensors have the same memory, of which arrays would be two: a parameter that
+    is to stay equal to another one would not. A tensor that stands there twice is one array."""
+    first: dict[int, str] = {}
+    for name, tensor in tensors.items():
+        own = first.setdefault(tensor.data_ptr(), name) if tensor.numel() else name
+        if tensors[own] is not tensor and any(each.requires_grad for each in (tensors[own], tensor)):
+            message = f"{own} and {name} are two tensors in the same memory, which would be two arrays here"
+            layer, _, attribute = name.rpartition(".")
+            of = f"{layer}." if layer else ""
+            help = f"let them be one parameter: model.{of}{attribute} = model.{own}; or give one a copy, .clone()"
+            raise ExportError(with_user_location(message, help=help))
+
+
 def examples(args: Any) -> tuple[Any, ...]:
     """The example arguments as a tuple, arrays among them as tensors.
 

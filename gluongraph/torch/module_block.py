@@ -38,6 +38,7 @@ class ModuleBlock(HybridBlock):
         self._module, self._share = module, share
         named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
         export.check_tensors(dict(named))
+        export.check_memory(dict(named))
         first: dict[int, str] = {}
         self._canonical = {name: first.setdefault(id(tensor), name) for name, tensor in named}
         self._trained = frozenset(first[id(p)] for p in module.parameters())

@@ -439,6 +439,17 @@ def test_bad_arguments() -> None:
         mx.torch.Loss(linear)
 
 
+def test_two_parameters_of_one_memory_are_refused() -> None:
+    """They would be two, of which one is trained; one that stands there twice is tied."""
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    net[2].weight.data = net[0].weight.data
+    with pytest.raises(mx.torch.ExportError, match=r"0\.weight and 2\.weight are two tensors in the same memory"):
+        mx.from_torch(net, (torch.ones(2, 4),))
+    net[2].weight = net[0].weight
+    tied = mx.from_torch(net, (torch.ones(2, 4),))
+    assert len(tied.collect_params()) == 3
+
+
 def test_parameter_files(tmp_path: Any) -> None:
     """Written here, read by safetensors there; and the reverse."""
     safetensors = pytest.importorskip("safetensors.torch")

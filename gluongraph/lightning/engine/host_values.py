@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -16,19 +16,31 @@ from gluongraph.torch.export import ExportError
 from gluongraph.torch.traceable import is_users_file
 
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState)
+_SEEDS = ("manual_seed", "seed", "set_rng_state")  # functions of torch
 
 
 @contextmanager
-def draws_refused(module: Any, kind: str) -> Iterator[None]:
-    """Within, the step function `kind` is traced: random numbers of Python's and numpy's would be constants.
+def draws_refused(torch: Any, module: Any, kind: str) -> Iterator[None]:
+    """Within, the step function `kind` is traced: random numbers of Python's and numpy's would be constants, and a seed
+    would act in the trace alone.
 
     Raises:
-        ExportError: it has drawn some, which are put back.
+        ExportError: it has drawn some, or set a seed; the generators are put back.
     """
     sources = _sources(module)
     before, lines = {name: _state(each) for name, each in sources.items()}, list[str]()
-    with _noting(random, random.Random, lines), _noting(np.random, np.random.RandomState, lines):
+    seeded, seeds = torch.get_rng_state(), list[str]()
+    with (
+        _noting(random, _methods(random, random.Random), lines),
+        _noting(np.random, _methods(np.random, np.random.RandomState), lines),
+        _noting(torch, {name: getattr(torch, name) for name in _SEEDS}, seeds),
+    ):
         yield
+    if seeds:
+        torch.set_rng_state(seeded)
+        message = f"{kind} sets a seed of torch's random numbers, which would act in the trace alone\n  at {seeds[0]}"
+        help = "set it in a hook, as on_train_batch_start; or L.Trainer(..., eager=True)"
+        raise ExportError(with_user_location(message, help=help))
     drawn = [name for name, each in sources.items() if str(_state(each)) != str(before[name])]
     if drawn:
         for name in drawn:
@@ -72,16 +84,20 @@ def _restore(source: Any, state: Any) -> None:
         source.set_state(state)
 
 
+def _methods(package: ModuleType, kind: type) -> dict[str, Callable[..., Any]]:
+    """The functions of a package that are methods of its generator."""
+    return {name: f for name, f in vars(package).items() if isinstance(getattr(f, "__self__", None), kind)}
+
+
 @contextmanager
-def _noting(package: ModuleType, kind: type, lines: list[str]) -> Iterator[None]:
-    """Within, the user's lines that call functions of the package's generator are noted."""
-    own = {name: f for name, f in vars(package).items() if isinstance(getattr(f, "__self__", None), kind)}
-    for name, function in own.items():
+def _noting(package: ModuleType, functions: Mapping[str, Callable[..., Any]], lines: list[str]) -> Iterator[None]:
+    """Within, the user's lines that call these functions of the package are noted."""
+    for name, function in functions.items():
         setattr(package, name, _noted(function, lines))
     try:
         yield
     finally:
-        for name, function in own.items():
+        for name, function in functions.items():
             setattr(package, name, function)
 
 

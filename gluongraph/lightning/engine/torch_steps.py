@@ -156,7 +156,7 @@ class TorchSteps(ModuleBlock):
             self._moving.as_buffers(moving, reads),
             noting(reads, module.modules(), export.torch().nn.Module, own),
             unchanged(module),
-            draws_refused(module, recorder.fx),
+            draws_refused(export.torch(), module, recorder.fx),
             elements_as_tensors(export.torch()),
             recorded(module, recorder),
         ):

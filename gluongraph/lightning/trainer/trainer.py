@@ -143,6 +143,18 @@ class Trainer(RunState):
             error_if_nonfinite=error_if_nonfinite,
             lightning_remainder=lightning_remainder,
         )
+        if barebones:
+            args.check_barebones(
+                logger=logger,
+                fast_dev_run=fast_dev_run,
+                num_sanity_val_steps=num_sanity_val_steps,
+                log_every_n_steps=log_every_n_steps,
+                enable_checkpointing=enable_checkpointing,
+                enable_progress_bar=enable_progress_bar,
+                enable_model_summary=enable_model_summary,
+                profiler=profiler,
+                detect_anomaly=detect_anomaly,
+            )
         if plugins or model_registry:
             raise misconfigured("plugins and model_registry: there are none", help="leave them out")
         self.target = args.target_of(accelerator)

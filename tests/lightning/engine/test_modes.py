@@ -345,6 +345,23 @@ def test_random_numbers_of_python_are_refused_with_the_line(draw: str) -> None:
     assert found[0]["drawn"] == pytest.approx(np.mean([np.random.rand(), np.random.rand()]), rel=1e-6)
 
 
+@pytest.mark.parametrize("seed", ["torch.manual_seed", "torch.seed"])
+def test_seeds_in_a_step_are_refused_with_the_line(seed: str) -> None:
+    torch = pytest.importorskip("torch")
+
+    def training_step(self: Any, batch: Any, batch_idx: int) -> Any:
+        torch.manual_seed(7) if seed == "torch.manual_seed" else torch.seed()
+        return self.layer(batch[0]).sum() * torch.rand(())
+
+    torch.manual_seed(3)
+    before, line = torch.get_rng_state(), training_step.__code__.co_firstlineno + 1
+    model = linear(torch, training_step=training_step)()
+    torch.set_rng_state(before)
+    with pytest.raises(MXNetError, match=rf"(?s)sets a seed.*test_modes\.py:{line} in training_step.*eager=True"):
+        L.Trainer(max_epochs=1, **QUIET).fit(model, [(torch.ones(4, 6),)] * 2)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_elements_of_a_torch_step_may_be_logged() -> None:
     torch = pytest.importorskip("torch")
 
