@@ -137,6 +137,7 @@ class PyTorchProfiler(PassThroughProfiler):
         self._arguments = profiler_kwargs
         self._on_trace_ready = profiler_kwargs.pop("on_trace_ready", None)
         self._running: Any = None
+        self._open: list[tuple[str, Any]] = []  # the ranges that it is within, by their names
         self._seen: Any = None  # the events of what was recorded last
 
     @contextmanager
@@ -147,10 +148,26 @@ class PyTorchProfiler(PassThroughProfiler):
 
         if self._running is None:
             self._running = self._begin(profiler)
-        with profiler.record_function(name):
+        self._open.append((name, _begun(profiler, name)))
+        try:
             yield
+        finally:
+            self._open.pop()[1].__exit__(None, None, None)
         if name in CALLS:
-            self._running.step()
+            self._step(profiler)
+
+    def _step(self, profiler: Any) -> None:
+        """Count a call. Where that begins or ends a recording, ranges around it end before and begin again after it:
+        PyTorch writes the end of a range to the memory of the recording that it began in, which has been freed."""
+        running = self._running
+        before, after = running.current_action, running.schedule(running.step_num + 1)
+        if after == before and before != profiler.ProfilerAction.RECORD_AND_SAVE:
+            running.step()
+            return
+        for _, range in reversed(self._open):
+            range.__exit__(None, None, None)
+        running.step()
+        self._open = [(name, _begun(profiler, name)) for name, _ in self._open]
 
     def _begin(self, profiler: Any) -> Any:
         warnings.filterwarnings("ignore", message=".*Profiler clears events")  # those of the last cycle are told
@@ -192,6 +209,11 @@ class PyTorchProfiler(PassThroughProfiler):
             return "PyTorchProfiler has recorded nothing: its schedule begins later; schedule=None records all calls"
         how = {"sort_by": self.sort_by_key, "row_limit": self.row_limit, **self._table}
         return str(self._seen.table(**how))
+
+
+def _begun(profiler: Any, name: str) -> Any:
+    """A range of PyTorch's profiler that has begun."""
+    return profiler.record_function(name).__enter__()
 
 
 def profiler_of(given: Any) -> Any:

@@ -105,3 +105,30 @@ def test_too_few_calls_for_the_schedule(capsys: pytest.CaptureFixture[str]) -> N
 def test_nvtx_is_refused() -> None:
     with pytest.raises(L.MisconfigurationException, match="emit_nvtx"):
         PyTorchProfiler(emit_nvtx=True)
+
+
+def test_ranges_end_before_pytorchs_recording_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch writes the end of a range to the memory of the recording that it began in, which crashed in rare cases."""
+    profiler = pytest.importorskip("torch").profiler
+    counts = {"begun": 0, "ended": 0, "recordings": 0}
+    own = profiler.record_function, profiler.profile._transit_action
+
+    class Range(own[0]):  # type: ignore[misc]
+        def __enter__(self) -> Any:
+            counts["begun"] += 1
+            return super().__enter__()
+
+        def __exit__(self, *error: Any) -> None:
+            counts["ended"] += 1
+            super().__exit__(*error)
+
+    def transit(self: Any, before: Any, after: Any) -> None:
+        if before is not None and after is not None and before != after:
+            counts["recordings"] += 1
+            assert counts["begun"] == counts["ended"]
+        own[1](self, before, after)
+
+    monkeypatch.setattr(profiler, "record_function", Range)
+    monkeypatch.setattr(profiler.profile, "_transit_action", transit)
+    fit(GluonModel(), "pytorch", max_epochs=2, limit_val_batches=1)
+    assert counts["recordings"] > 3 and counts["begun"] == counts["ended"]
