@@ -108,7 +108,7 @@ def test_nvtx_is_refused() -> None:
 
 
 def test_ranges_end_before_pytorchs_recording_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PyTorch writes the end of a range to the memory of the recording that it began in, which crashed in rare cases."""
+    """PyTorch writes the end of a range to the memory of the recording that it began in, which crashed at times."""
     profiler = pytest.importorskip("torch").profiler
     counts = {"begun": 0, "ended": 0, "recordings": 0}
     own = profiler.record_function, profiler.profile._transit_action
