@@ -143,6 +143,11 @@ class RunState:
         return self.fit_loop.num_batches
 
     @property
+    def val_check_batch(self) -> int | float | None:
+        """After how many batches is validated; None where that is counted in updates or by the clock."""
+        return self.fit_loop.val_check_batch
+
+    @property
     def num_val_batches(self) -> list[int | float]:
         """The batches of each loader of the validation."""
         return self.validate_loop.batches

@@ -71,6 +71,11 @@ class Strategy:
         return 1 if self.ranks is None else self.ranks.size
 
     @property
+    def world_size(self) -> int:
+        """As `num_processes`."""
+        return self.num_processes
+
+    @property
     def global_rank(self) -> int:
         """The number of this rank among all of them."""
         return 0 if self.ranks is None else self.ranks.rank

@@ -90,6 +90,50 @@ class FitLoop:
     def max_epochs(self, count: int) -> None:
         self.trainer.max_epochs = count
 
+    # Scripts read these of Lightning's loop, or of the loop of an epoch within it.
+
+    @property
+    def epoch_loop(self) -> FitLoop:
+        """The loop of an epoch, which is this one."""
+        return self
+
+    @property
+    def global_step(self) -> int:
+        """The updates so far."""
+        return self.counters.global_step
+
+    @property
+    def batch_idx(self) -> int:
+        """The number of the batch within the epoch; -1 before the first."""
+        return self.counters.batch_idx
+
+    @property
+    def total_batch_idx(self) -> int:
+        """The number of the batch in all epochs; -1 before the first."""
+        return self.counters.batches_seen - 1
+
+    @property
+    def max_steps(self) -> int:
+        """That of the Trainer."""
+        return int(self.trainer.max_steps)
+
+    @property
+    def min_steps(self) -> int | None:
+        """That of the Trainer."""
+        steps: int | None = self.trainer.min_steps
+        return steps
+
+    @property
+    def min_epochs(self) -> int | None:
+        """That of the Trainer."""
+        epochs: int | None = self.trainer.min_epochs
+        return epochs
+
+    @property
+    def max_batches(self) -> int | float:
+        """The batches of an epoch; inf where the loader does not know."""
+        return self.num_batches
+
     @property
     def can_stop_early(self) -> bool:
         """Have the least numbers of epochs and steps been made?"""

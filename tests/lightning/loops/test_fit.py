@@ -68,6 +68,23 @@ def test_error_if_nonfinite_ends_the_fit_before_the_update(
     assert all(np.isfinite(p.data().asnumpy()).all() for p in trained)
 
 
+def test_the_loop_tells_where_it_is() -> None:
+    """What scripts read of Lightning's loops, as there within an epoch."""
+    seen = []
+
+    class Reads(L.Callback):
+        def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+            loop = trainer.fit_loop
+            seen.append((loop.batch_idx, loop.total_batch_idx, loop.global_step, loop.epoch_loop.batch_idx))
+
+    trainer, _ = fit(max_steps=7, max_epochs=3, callbacks=[Reads()], steps_per_call=1)
+    length = trainer.num_training_batches
+    assert seen == [(i % length, i, i + 1, i % length) for i in range(7)]
+    loop = trainer.fit_loop
+    assert (loop.max_batches, loop.max_steps, loop.min_steps, loop.min_epochs) == (length, 7, None, 0)
+    assert trainer.val_check_batch == length and trainer.strategy.world_size == 1
+
+
 @pytest.mark.parametrize("norm_type", [1, "inf", 3.0])
 @pytest.mark.parametrize(("kind", "how"), [(Staged, {}), (GluonModel, {"eager": True})])
 def test_norms_of_the_modes(kind: type[GluonModel], how: dict[str, Any], norm_type: float | str) -> None:
