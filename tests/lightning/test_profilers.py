@@ -113,7 +113,7 @@ def test_ranges_end_before_pytorchs_recording_does(monkeypatch: pytest.MonkeyPat
     counts = {"begun": 0, "ended": 0, "recordings": 0}
     own = profiler.record_function, profiler.profile._transit_action
 
-    class Range(own[0]):  # type: ignore[misc]
+    class Range(own[0]):
         def __enter__(self) -> Any:
             counts["begun"] += 1
             return super().__enter__()

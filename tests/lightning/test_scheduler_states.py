@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # PyTorch's, of schedulers th
 BATCHES, EPOCHS = 5, 2
 
 
-class Own(S.LRScheduler):  # type: ignore[misc]
+class Own(S.LRScheduler):
     """A scheduler of a user's, whose state is a tensor and a dict by numbers."""
 
     def __init__(self, optimizer: Any):

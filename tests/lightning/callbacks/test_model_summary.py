@@ -32,7 +32,7 @@ def test_a_torch_module(original: Any, depth: int) -> None:
     import torch
     from lightning.pytorch.utilities.model_summary import ModelSummary as Theirs
 
-    class Model(original.LightningModule):  # type: ignore[misc]
+    class Model(original.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             inner = torch.nn.Sequential(torch.nn.Linear(8, 300), torch.nn.BatchNorm1d(300))
@@ -67,7 +67,7 @@ def test_operations_and_shapes(original: Any, depth: int) -> None:
 
     from gluongraph.lightning.utilities import model_summary
 
-    class Model(original.LightningModule):  # type: ignore[misc]
+    class Model(original.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.example_input_array = (torch.zeros(3, 4, 9, 9), torch.zeros(3, 5))
@@ -98,7 +98,7 @@ def test_operations_and_shapes(original: Any, depth: int) -> None:
 def test_an_example_in_the_precision_of_the_trainer(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
     torch = pytest.importorskip("torch")
 
-    class Model(mx.lightning.LightningModule):  # type: ignore[misc]
+    class Model(mx.lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.layer = torch.nn.Linear(4, 3)

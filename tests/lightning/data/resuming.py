@@ -98,7 +98,7 @@ class Drawing0(Drawing):
 
 
 def of_stream() -> Any:
-    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    class Stream(torch.utils.data.IterableDataset):
         def __iter__(self) -> Iterator[float]:
             for i in range(SAMPLES):
                 yield i + torch_draw()

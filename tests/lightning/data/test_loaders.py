@@ -141,7 +141,7 @@ def test_what_can_be_read_once(given: Any) -> None:
 def test_lengths() -> None:
     torch = pytest.importorskip("torch")
 
-    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]
+    class Stream(torch.utils.data.IterableDataset):
         def __iter__(self) -> Iterator[int]:
             return iter([1, 2])
 

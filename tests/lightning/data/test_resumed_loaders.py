@@ -41,7 +41,7 @@ def with_generator(count: int = 14, seed: int = 7, **how: Any) -> Any:
     return tensors(count, generator=torch.Generator().manual_seed(seed), **how)
 
 
-class Noisy(data.Dataset):  # type: ignore[misc]
+class Noisy(data.Dataset):
     """Samples that are changed at random when they are read."""
 
     def __len__(self) -> int:

@@ -130,7 +130,7 @@ def test_samplers_for_batches() -> None:
 def test_subclasses_keep_what_they_have() -> None:
     torch = pytest.importorskip("torch")
 
-    class Named(torch.utils.data.DataLoader):  # type: ignore[misc]
+    class Named(torch.utils.data.DataLoader):
         def __init__(self, name: str, size: int) -> None:
             super().__init__(list(range(size)), batch_size=2, drop_last=True)
             self.name = name

@@ -118,7 +118,7 @@ def test_a_step_that_gives_none_is_counted() -> None:
 @pytest.mark.parametrize("how", ["detached", "blocked", "other", "frozen", "integral"])
 @pytest.mark.parametrize("kind", [Plain, Staged])
 def test_a_loss_that_trains_nothing_is_refused(how: str, kind: Any) -> None:
-    class Model(kind):  # type: ignore[misc]
+    class Model(kind):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             loss = super().training_step(batch, batch_idx)
             if how == "integral":

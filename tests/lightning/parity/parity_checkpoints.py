@@ -21,7 +21,9 @@ Result = dict[str, Any]
 def scripted(L: ModuleType, values: list[float], name: str = "val_loss") -> type:
     """A module whose validation logs these values, one for each epoch."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def validation_step(self, batch: Any, batch_idx: int) -> None:
             self.loss(batch)
 
@@ -78,7 +80,9 @@ def early_stopping_at_nan(L: ModuleType) -> Result:
 
 @case
 def early_stopping_of_training(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def on_train_epoch_end(self) -> None:
             self.log("end", [3.0, 2.0, 2.5, 2.6][min(self.current_epoch, 3)])
 
@@ -88,7 +92,9 @@ def early_stopping_of_training(L: ModuleType) -> Result:
 
 @case
 def early_stopping_inside_an_epoch(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def on_validation_epoch_end(self) -> None:
             self.log("value", float(self.global_step))
 
@@ -112,7 +118,7 @@ def saved(L: ModuleType, *, module: Any = None, trainer_: dict[str, Any] | None 
     """Five epochs of three batches, with a ModelCheckpoint; what is on the disk after each epoch, and what it knows."""
     on_disk: list[list[str]] = []
 
-    class Look(L.Callback):  # type: ignore[misc]
+    class Look(L.Callback):
         def on_train_epoch_start(self, runner: Any, module: Any) -> None:
             on_disk.append(sorted(path.name for path in Path(".").rglob("*.ckpt")))
 
@@ -263,7 +269,7 @@ def checkpoint_beside_a_logger(L: ModuleType) -> Result:
 
 @case
 def checkpoint_at_an_exception(L: ModuleType) -> Result:
-    class Fail(L.Callback):  # type: ignore[misc]
+    class Fail(L.Callback):
         def on_train_batch_end(self, runner: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             if runner.global_step == 4:
                 raise RuntimeError("no more")
@@ -283,7 +289,9 @@ def checkpoint_at_an_exception(L: ModuleType) -> Result:
 def schedule(L: ModuleType) -> type:
     """A module with momentum and a schedule, which a resumed run has to go on with."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.Adam(self.parameters(), 0.05)
             step = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
@@ -295,7 +303,7 @@ def schedule(L: ModuleType) -> type:
 def resumed(L: ModuleType, first: dict[str, Any], then: dict[str, Any], at: int | None = None) -> Result:
     """Train, save (at the end, or after so many updates), go on in another Trainer; and the same without a stop."""
 
-    class Save(L.Callback):  # type: ignore[misc]
+    class Save(L.Callback):
         def on_train_batch_end(self, runner: Any, *args: Any) -> None:
             if runner.global_step == at:
                 runner.save_checkpoint("saved.ckpt")
@@ -376,7 +384,7 @@ def own_state_in_checkpoints(L: ModuleType) -> Result:
     """What the module, a callback and a datamodule put in comes back."""
     seen: list[Any] = []
 
-    class Counting(L.Callback):  # type: ignore[misc]
+    class Counting(L.Callback):
         def __init__(self) -> None:
             self.count = 0
 
@@ -390,14 +398,16 @@ def own_state_in_checkpoints(L: ModuleType) -> Result:
             seen.append(["callback", state_dict])
             self.count = state_dict["count"]
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
             checkpoint["mine"] = {"numbers": [1, 2.5], "text": "a"}
 
         def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
             seen.append(["module", checkpoint["mine"], checkpoint["epoch"], checkpoint["global_step"]])
 
-    class Data(L.LightningDataModule):  # type: ignore[misc]
+    class Data(L.LightningDataModule):
         def train_dataloader(self) -> Any:
             return loader(3)
 
@@ -439,7 +449,9 @@ def tested_with_the_best(L: ModuleType) -> Result:
 
 @case
 def module_from_a_checkpoint(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self, width: int = 2, rate: float = 0.05) -> None:
             super().__init__()
             self.save_hyperparameters()
@@ -455,13 +467,15 @@ def module_from_a_checkpoint(L: ModuleType) -> Result:
 def hyperparameters_in_one_argument(L: ModuleType) -> Result:
     """Of a namespace or dict that `__init__` takes and `save_hyperparameters` gets."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self, config: Any, width: int = 1) -> None:
             super().__init__()
             self.save_hyperparameters(config)
             self.seen, self.width = (config if isinstance(config, dict) else vars(config)), width
 
-    class Data(L.LightningDataModule):  # type: ignore[misc]
+    class Data(L.LightningDataModule):
         def __init__(self, config: Any) -> None:
             super().__init__()
             self.save_hyperparameters(config)
@@ -492,7 +506,7 @@ def averaged_weights(L: ModuleType) -> Result:
 def averaged_weights_by_a_function(L: ModuleType) -> Result:
     """The example of Lightning's documentation, with fewer steps."""
 
-    class Late(L.callbacks.WeightAveraging):  # type: ignore[misc]
+    class Late(L.callbacks.WeightAveraging):
         def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
             return step_idx is not None and step_idx >= 3
 
@@ -533,7 +547,7 @@ def averaged_weights_of_checkpoints(L: ModuleType) -> Result:
 def data_module_of_a_checkpoint(L: ModuleType) -> Result:
     """Made with what it was made with, with its state."""
 
-    class Data(L.LightningDataModule):  # type: ignore[misc]
+    class Data(L.LightningDataModule):
         def __init__(self, batches: int = 2, name: str = "a") -> None:
             super().__init__()
             self.save_hyperparameters()
@@ -549,7 +563,9 @@ def data_module_of_a_checkpoint(L: ModuleType) -> Result:
         def load_state_dict(self, state_dict: dict[str, Any]) -> None:
             self.seen = state_dict["seen"]
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self, width: int = 1) -> None:
             super().__init__()
             self.save_hyperparameters()
@@ -568,7 +584,7 @@ def data_module_of_a_checkpoint(L: ModuleType) -> Result:
 
 @case
 def data_module_of_datasets(L: ModuleType) -> Result:
-    class Data(L.LightningDataModule):  # type: ignore[misc]
+    class Data(L.LightningDataModule):
         def __init__(self, batch_size: int = 7) -> None:
             super().__init__()
             self.batch_size = batch_size

@@ -95,7 +95,7 @@ def arguments_refused(L: ModuleType) -> Result:
 def fits_refused(L: ModuleType) -> Result:
     """Of `fit`: the loaders, the module, the metrics and the checkpoints."""
 
-    class Bare(L.LightningModule):  # type: ignore[misc]
+    class Bare(L.LightningModule):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             return None
 
@@ -127,11 +127,13 @@ def fits_refused(L: ModuleType) -> Result:
 
 @case
 def evaluations_refused(L: ModuleType) -> Result:
-    class NoSteps(L.LightningModule):  # type: ignore[misc]
+    class NoSteps(L.LightningModule):
         def forward(self, x: Any) -> Any:
             return x
 
-    class NoIndex(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class NoIndex(Linear):
         def test_step(self, batch: Any, batch_idx: int) -> None:
             self.log("a", self.loss(batch))
 

@@ -60,7 +60,9 @@ def predict(L: ModuleType) -> Result:
 
 @case
 def predict_two_loaders(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
             return {"y": self(batch[0]), "from": dataloader_idx}
 
@@ -74,7 +76,7 @@ def predict_without_results(L: ModuleType) -> Result:
 
 @case
 def predict_by_forward(L: ModuleType) -> Result:
-    class Model(L.LightningModule):  # type: ignore[misc]
+    class Model(L.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(0)
@@ -89,7 +91,9 @@ def predict_by_forward(L: ModuleType) -> Result:
 
 @case
 def predict_a_list_of_batches(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def predict_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
             return tuple(batch.shape)
 
@@ -109,7 +113,9 @@ def test_limited(L: ModuleType) -> Result:
 
 @case
 def test_two_loaders(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
             loss = self.loss(batch)
             self.log("a", loss)
@@ -122,7 +128,9 @@ def test_two_loaders(L: ModuleType) -> Result:
 
 @case
 def test_that_logs_nothing(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def test_step(self, batch: Any, batch_idx: int) -> Any:
             return self.loss(batch)
 
@@ -133,7 +141,9 @@ def test_that_logs_nothing(L: ModuleType) -> Result:
 def test_epoch_end_that_collects(L: ModuleType) -> Result:
     """The way that Lightning's guide collects outputs: in an attribute, at the end of each batch."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self) -> None:
             super().__init__()
             self.outputs: list[Any] = []
@@ -164,7 +174,9 @@ def evaluation_after_fit(L: ModuleType) -> Result:
 def validate_during_dropout(L: ModuleType) -> Result:
     """Evaluation is in eval mode, whatever mode the module was in."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self) -> None:
             super().__init__()
             self.drop = torch.nn.Dropout(0.9)

@@ -17,7 +17,7 @@ def logged(L: ModuleType, module: type, train: Any = None, val: Any = None, **ho
     """Train and tell the rows and metrics, those too that a callback sees at the ends of batches and epochs."""
     seen: list[Any] = []
 
-    class Look(L.Callback):  # type: ignore[misc]
+    class Look(L.Callback):
         def on_train_batch_end(self, runner: Any, *args: Any) -> None:
             seen.append(["batch", numbers(runner.callback_metrics), numbers(runner.progress_bar_metrics)])
 
@@ -37,7 +37,9 @@ def logged(L: ModuleType, module: type, train: Any = None, val: Any = None, **ho
 def logs(L: ModuleType, **how: Any) -> type:
     """A module that logs its training loss so."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             loss = self.loss(batch)
             self.log("loss", loss, **how)
@@ -109,7 +111,9 @@ def log_weighted_by_a_number(L: ModuleType) -> Result:
 
 @case
 def log_reductions(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             loss = self.loss(batch)
             for name in ("min", "max", "sum", "mean"):
@@ -137,7 +141,9 @@ def log_of_validation_inside_an_epoch(L: ModuleType) -> Result:
 
 @case
 def log_of_validation_steps(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def validation_step(self, batch: Any, batch_idx: int) -> None:
             self.log("val", self.loss(batch), on_step=True, on_epoch=True, prog_bar=True)
 
@@ -147,7 +153,9 @@ def log_of_validation_steps(L: ModuleType) -> Result:
 def two(L: ModuleType, add: bool) -> Result:
     """A validation with two loaders."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
             self.log("val" if add else f"val_{dataloader_idx}", self.loss(batch), add_dataloader_idx=add)
 
@@ -174,7 +182,9 @@ def log_of_two_loaders_by_own_names(L: ModuleType) -> Result:
 
 @case
 def log_of_a_dict(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             loss = self.loss(batch)
             self.log_dict({"a": loss, "b": loss * 2}, prog_bar=True, on_step=True, on_epoch=True)
@@ -187,7 +197,9 @@ def log_of_a_dict(L: ModuleType) -> Result:
 def log_in_hooks(L: ModuleType) -> Result:
     """Values of Python's, which hooks log at the ends of batches and epochs."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
             self.log("batch", float(batch_idx))
 
@@ -207,7 +219,9 @@ def log_in_hooks(L: ModuleType) -> Result:
 def log_in_hooks_of_batches(L: ModuleType) -> Result:
     """Values of an epoch that hooks log weigh as much as the samples of their batches; the last batch has one."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
             self.log("start", float(batch_idx), on_step=True, on_epoch=True, prog_bar=True)
 
@@ -229,7 +243,9 @@ def log_in_hooks_of_batches(L: ModuleType) -> Result:
 def log_with_sizes_of_batches(L: ModuleType) -> Result:
     """Each batch says its size, the last smaller one too."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             loss = self.loss(batch)
             self.log("loss", loss, on_step=True, on_epoch=True, batch_size=len(batch[0]))
@@ -247,7 +263,7 @@ def log_as_seen_between_batches_of_an_evaluation(L: ModuleType) -> Result:
     """A validation has no values of its epoch before that has ended: those of the one before are there."""
     seen: list[Any] = []
 
-    class Look(L.Callback):  # type: ignore[misc]
+    class Look(L.Callback):
         def look(self, runner: Any) -> None:
             seen.append([numbers(runner.callback_metrics), numbers(runner.progress_bar_metrics)])
 
@@ -257,7 +273,9 @@ def log_as_seen_between_batches_of_an_evaluation(L: ModuleType) -> Result:
         def on_test_batch_end(self, runner: Any, *args: Any) -> None:
             self.look(runner)
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def validation_step(self, batch: Any, batch_idx: int) -> None:
             self.log("val", self.loss(batch), prog_bar=True)
             self.log("both", self.loss(batch), on_step=True, on_epoch=True, prog_bar=True)
@@ -272,7 +290,7 @@ def log_as_seen_between_batches_of_an_evaluation(L: ModuleType) -> Result:
 
 @case
 def log_in_callbacks(L: ModuleType) -> Result:
-    class Own(L.Callback):  # type: ignore[misc]
+    class Own(L.Callback):
         def on_train_batch_end(self, runner: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
             module.log("doubled", float(outputs["loss"]) * 2)
 
@@ -289,7 +307,9 @@ def log_in_callbacks(L: ModuleType) -> Result:
 def log_with_a_step_of_its_own(L: ModuleType) -> Result:
     """A value named "step" is where the row stands."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def on_train_epoch_end(self) -> None:
             self.log("step", float(self.current_epoch))
             self.log("value", 5.0)
@@ -299,7 +319,9 @@ def log_with_a_step_of_its_own(L: ModuleType) -> Result:
 
 @case
 def log_by_the_logger(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def on_train_epoch_end(self) -> None:
             self.logger.log_metrics({"direct": 1.5}, step=self.global_step)
 
@@ -308,12 +330,14 @@ def log_by_the_logger(L: ModuleType) -> Result:
 
 @case
 def log_of_hyperparameters(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self, width: int = 3, rate: float = 0.05, *, name: str = "x") -> None:
             super().__init__()
             self.save_hyperparameters(ignore=["name"])
 
-    class Data(L.LightningDataModule):  # type: ignore[misc]
+    class Data(L.LightningDataModule):
         def __init__(self, batches: int = 2) -> None:
             super().__init__()
             self.save_hyperparameters()
@@ -336,12 +360,14 @@ def log_of_hyperparameters(L: ModuleType) -> Result:
 def log_of_hyperparameters_that_differ(L: ModuleType) -> Result:
     """Of a module and a data module: one value in both, several, and where nobody logs them."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self, rate: Any = 0.1, batches: int = 2, logged: bool = True) -> None:
             super().__init__()
             self.save_hyperparameters(ignore=["logged"], logger=logged)
 
-    class Data(L.LightningDataModule):  # type: ignore[misc]
+    class Data(L.LightningDataModule):
         def __init__(self, rate: Any = 0.1, size: int = 4) -> None:
             super().__init__()
             self.save_hyperparameters()
@@ -373,7 +399,9 @@ def log_of_hyperparameters_and_graph_by_calls(L: ModuleType) -> Result:
     rows.log_hyperparams = lambda params, *args: calls.append(["hyperparameters", dict(params)])
     rows.log_graph = lambda model, *args: calls.append(["graph", type(model).__name__])
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self, rate: float = 0.05) -> None:
             super().__init__()
             self.save_hyperparameters()
@@ -389,7 +417,9 @@ def log_of_hyperparameters_and_graph_by_calls(L: ModuleType) -> Result:
 def log_of_a_graph_for_tensorboard(L: ModuleType) -> Result:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         example_input_array = torch.ones(2, FEATURES)
 
     runner, model = trainer(L, logger=L.loggers.TensorBoardLogger(".", log_graph=True)), Model()
@@ -400,7 +430,9 @@ def log_of_a_graph_for_tensorboard(L: ModuleType) -> Result:
 
 @case
 def log_of_learning_rates(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.SGD(self.parameters(), lr=0.1, momentum=0.9)
             schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
@@ -412,7 +444,9 @@ def log_of_learning_rates(L: ModuleType) -> Result:
 
 @case
 def log_of_learning_rates_by_epoch(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.SGD(
                 [{"params": [self.layer.weight], "name": "w"}, {"params": [self.layer.bias], "lr": 0.2, "name": "b"}],
@@ -433,7 +467,9 @@ def log_to_two_loggers(L: ModuleType) -> Result:
 
 @case
 def log_twice_in_a_step(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             loss = self.loss(batch)
             for factor in (1, 3):
@@ -465,7 +501,9 @@ def outputs_of_steps(L: ModuleType) -> Result:
     """What on_train_batch_end and on_validation_batch_end are given."""
     seen: list[Any] = []
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             loss = self.loss(batch)
             return {"loss": loss, "double": 2 * loss.detach(), "batch": batch[0]}

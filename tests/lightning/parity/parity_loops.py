@@ -81,7 +81,7 @@ def two_callbacks_and_hooks_in_order(L: ModuleType) -> Result:
 def datamodule(L: ModuleType) -> Result:
     events: list[str] = []
 
-    class Data(L.LightningDataModule):  # type: ignore[misc]
+    class Data(L.LightningDataModule):
         def train_dataloader(self) -> Any:
             return loader(3)
 
@@ -105,7 +105,9 @@ def datamodule(L: ModuleType) -> Result:
 
 @case
 def loaders_of_the_module(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def train_dataloader(self) -> Any:
             return loader(3)
 
@@ -121,7 +123,9 @@ def loaders_of_the_module(L: ModuleType) -> Result:
 
 @case
 def loaders_made_anew(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def train_dataloader(self) -> Any:
             return loader(2)
 
@@ -140,7 +144,7 @@ def state_of_the_trainer(L: ModuleType) -> Result:
     """What a callback sees of the Trainer in each hook."""
     seen: list[list[Any]] = []
 
-    class Look(L.Callback):  # type: ignore[misc]
+    class Look(L.Callback):
         def look(self, hook: str, runner: Any) -> None:
             names = ("sanity_checking", "training", "validating", "testing", "predicting", "evaluating")
             flags = [name for name in names if getattr(runner, name)]
@@ -200,7 +204,9 @@ def accumulated_and_seen_as_lightning_divides(L: ModuleType) -> Result:
     """Hooks see the gradients, of the last window too."""
     seen: list[list[float]] = []
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def on_after_backward(self) -> None:
             seen.append(self.layer.weight.grad.reshape(-1).tolist())
 
@@ -213,7 +219,9 @@ def accumulated_and_seen_as_lightning_divides(L: ModuleType) -> Result:
 
 @case
 def accumulated_by_backward_as_lightning_divides(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def backward(self, loss: Any) -> None:
             loss.backward()
 
@@ -407,7 +415,9 @@ def fast_run(L: ModuleType) -> Result:
 def fast_run_with_callbacks_and_loggers(L: ModuleType) -> Result:
     """Those that save are there, and save nothing; what a module calls of its logger's experiment does nothing."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
             self.logger.experiment.add_scalar("loss", 1.0, 0)
             self.logger.experiment["runs"].append(1)
@@ -539,7 +549,7 @@ def no_step(L: ModuleType) -> Result:
 def stopping(L: ModuleType, batch: int, epoch: int = 0) -> Any:
     """A callback that asks for the end after a batch."""
 
-    class Stop(L.Callback):  # type: ignore[misc]
+    class Stop(L.Callback):
         def on_train_batch_end(self, runner: Any, module: Any, outputs: Any, batch_: Any, batch_idx: int) -> None:
             if (runner.current_epoch, batch_idx) == (epoch, batch):
                 runner.should_stop = True
@@ -569,7 +579,7 @@ def stopped_before_the_fewest_steps(L: ModuleType) -> Result:
 
 @case
 def stopped_in_validation(L: ModuleType) -> Result:
-    class Stop(L.Callback):  # type: ignore[misc]
+    class Stop(L.Callback):
         def on_validation_end(self, runner: Any, module: Any) -> None:
             runner.should_stop = not runner.sanity_checking
 
@@ -578,7 +588,9 @@ def stopped_in_validation(L: ModuleType) -> Result:
 
 @case
 def rest_of_an_epoch_left_out(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
             return -1 if batch_idx == 2 and self.current_epoch == 0 else None
 
@@ -605,7 +617,9 @@ def combined(L: ModuleType, mode: str) -> Result:
     """A loader of three batches and one of two."""
     seen: list[Any] = []
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             losses = [self.loss(part) for part in batch.values() if part is not None]
             return sum(losses) / len(losses)
@@ -636,7 +650,9 @@ def loaders_to_the_longest(L: ModuleType) -> Result:
 
 @case
 def loaders_in_a_dict(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             return self.loss(batch["a"]) + self.loss(batch["b"])
 
@@ -645,7 +661,9 @@ def loaders_in_a_dict(L: ModuleType) -> Result:
 
 @case
 def loaders_in_a_list(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             first, second = batch
             return self.loss(first) + self.loss(second)

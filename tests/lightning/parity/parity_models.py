@@ -27,7 +27,7 @@ def loader(batches: int = 4, size: int = 4, rest: int = 0, seed: int = 0, **how:
 def linear(L: ModuleType, **settings: Any) -> type:
     """The class of a linear model that logs its losses, with `settings` as attributes of the class."""
 
-    class Linear(L.LightningModule):  # type: ignore[misc]
+    class Linear(L.LightningModule):
         lr = 0.05
 
         def __init__(self) -> None:

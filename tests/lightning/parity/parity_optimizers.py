@@ -20,7 +20,9 @@ def optimized(L: ModuleType, configure: Any, train: Any = None, val: Any = None,
     """Train with what `configure(module)` gives, and tell the rates and momenta before each batch."""
     rates: list[Any] = []
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def configure_optimizers(self) -> Any:
             return configure(self)
 
@@ -109,7 +111,9 @@ def optimizers_without_a_formula(L: ModuleType) -> Result:
     }
 
     def made(kind: Any, **how: Any) -> Result:
-        class Model(linear(L)):  # type: ignore[misc]
+        Linear: Any = linear(L)
+
+        class Model(Linear):
             calls = 0
 
             def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -144,7 +148,9 @@ def no_optimizer(L: ModuleType) -> Result:
 
 @case
 def frozen_weight(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self) -> None:
             super().__init__()
             self.first = torch.nn.Linear(FEATURES, FEATURES)
@@ -161,7 +167,9 @@ def frozen_weight(L: ModuleType) -> Result:
 
 @case
 def batch_normalization_and_shared_weights(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self) -> None:
             super().__init__()
             self.first, self.second = torch.nn.Linear(FEATURES, FEATURES), torch.nn.Linear(FEATURES, FEATURES)
@@ -261,7 +269,9 @@ def schedule_by_training_of_steps(L: ModuleType) -> Result:
 
 @case
 def schedule_of_the_modules_own(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def configure_optimizers(self) -> Any:
             optimizer = sgd(self)
             return [optimizer], [{"scheduler": schedules.StepLR(optimizer, 1, 0.5), "interval": "step"}]
@@ -278,7 +288,9 @@ def schedule_of_the_modules_own(L: ModuleType) -> Result:
 
 @case
 def step_that_gives_nothing(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def training_step(self, batch: Any, batch_idx: int) -> None:
             self.log("seen", self.loss(batch))
 
@@ -287,7 +299,9 @@ def step_that_gives_nothing(L: ModuleType) -> Result:
 
 @case
 def step_that_gives_a_dict(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             return {"loss": self.loss(batch), "more": batch[0].sum()}
 
@@ -296,7 +310,9 @@ def step_that_gives_a_dict(L: ModuleType) -> Result:
 
 @case
 def step_without_a_batch_index(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def training_step(self, batch: Any) -> Any:
             return self.loss(batch)
 
@@ -308,7 +324,9 @@ def step_without_a_batch_index(L: ModuleType) -> Result:
 
 @case
 def batches_as_dicts(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def loss(self, batch: Any) -> Any:
             return functional.l1_loss(self(batch["x"]), batch["more"]["y"])
 
@@ -321,7 +339,9 @@ def gradients_seen_and_changed(L: ModuleType) -> Result:
     """Hooks that read the gradients, and one that changes them before the update."""
     norms: list[float] = []
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def on_after_backward(self) -> None:
             norms.append(float(self.layer.weight.grad.norm()))
 
@@ -334,7 +354,9 @@ def gradients_seen_and_changed(L: ModuleType) -> Result:
 
 @case
 def clipping_of_the_modules_own(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def configure_gradient_clipping(
             self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
         ) -> None:
@@ -348,7 +370,9 @@ def clipping_of_the_modules_own(L: ModuleType) -> Result:
 def optimizer_step_that_makes_no_update(L: ModuleType) -> Result:
     """Gradients of a window that it leaves out are not those of the next one."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
             if batch_idx % 4 == 1:
                 optimizer.step(closure=optimizer_closure)
@@ -364,7 +388,9 @@ def updates_left_out_by_optimizer_step(L: ModuleType) -> Result:
     in eager steps and in those with hooks between gradients and update."""
 
     def made(eager: bool, updates: Any) -> Result:
-        class Model(linear(L)):  # type: ignore[misc]
+        Linear: Any = linear(L)
+
+        class Model(Linear):
             def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
                 optimizer_closure()
                 for _ in range(updates(batch_idx)):
@@ -386,7 +412,9 @@ def updates_left_out_by_optimizer_step(L: ModuleType) -> Result:
 def optimizer_step_of_the_modules_own(L: ModuleType) -> Result:
     """Warming up by hand, as many modules do it."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
             optimizer.step(closure=optimizer_closure)
             for group in optimizer.param_groups:
@@ -400,7 +428,9 @@ def optimizer_step_of_the_modules_own(L: ModuleType) -> Result:
 
 @case
 def manual(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self) -> None:
             super().__init__()
             self.automatic_optimization = False
@@ -418,7 +448,9 @@ def manual(L: ModuleType) -> Result:
 
 @case
 def manual_with_accumulation_clipping_and_schedule(L: ModuleType) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self) -> None:
             super().__init__()
             self.automatic_optimization = False
@@ -445,7 +477,7 @@ def manual_with_accumulation_clipping_and_schedule(L: ModuleType) -> Result:
 def manual_with_two_optimizers(L: ModuleType) -> Result:
     """A generator and a critic, in turn, within one step."""
 
-    class Pair(L.LightningModule):  # type: ignore[misc]
+    class Pair(L.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(0)

@@ -72,7 +72,7 @@ def watcher(L: ModuleType, events: list[str], hooks: Iterable[str] = CALLBACK_HO
 def logger(L: ModuleType) -> Any:
     """A logger that keeps what it is given: `rows` of (step, values), `params`, and how it ended."""
 
-    class Rows(L.loggers.Logger):  # type: ignore[misc]
+    class Rows(L.loggers.Logger):
         def __init__(self) -> None:
             super().__init__()
             self.rows: list[tuple[int | None, dict[str, float]]] = []

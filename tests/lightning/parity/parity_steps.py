@@ -23,7 +23,9 @@ def fitted(L: Any, module: Any, **how: Any) -> Result:
 
 @case
 def a_buffer_that_the_step_assigns(L: Any) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("mean", torch.zeros(FEATURES))
@@ -41,7 +43,9 @@ def a_buffer_that_the_step_assigns(L: Any) -> Result:
 
 
 def recurrent(L: Any, layer: Any) -> Result:
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(0)
@@ -67,7 +71,9 @@ def a_gru(L: Any) -> Result:
 def distributions_of_pytorch(L: Any) -> Result:
     """Which ask whether their arguments are in the domain, by default."""
 
-    class Model(linear(L)):  # type: ignore[misc]
+    Linear: Any = linear(L)
+
+    class Model(Linear):
         def loss(self, batch: Any) -> Any:
             x, y = batch
             made = distributions.Normal(self(x), functional.softplus(self(x)) + 0.1)

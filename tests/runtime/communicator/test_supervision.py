@@ -85,7 +85,7 @@ def be_no_longer_watched() -> None:
     def report(self: supervision.Supervisor, now: float) -> diagnosis.Report:
         raise ValueError("a defect")
 
-    supervision.Supervisor._report = report  # type: ignore[method-assign]
+    pytest.MonkeyPatch().setattr(supervision.Supervisor, "_report", report)
     time.sleep(1000)
 
 
