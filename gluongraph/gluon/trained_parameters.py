@@ -303,6 +303,8 @@ class TrainedParameters:
                 how.sharding,
                 *(p.grad_req for p in self._params),
             )
+        if self._torch is not None and (compiled or self._torch.tells_states):
+            self._torch.follow_states(self)
 
     @serialized
     def distribute(self, strategy: str | None = None) -> None:

@@ -289,6 +289,7 @@ class Trainer(TrainedParameters):
         try:
             scale = self.scale_for(batch_size)
             self.prepare()
+            self._follow_states()
             self.check_shards(eager=True)
             live = self._live(ignore_stale_grad)
         except Exception as error:
@@ -332,6 +333,7 @@ class Trainer(TrainedParameters):
         """
         scale = self.scale_for(batch_size)
         self.prepare()
+        self._follow_states()
         self._check_apart("update()")
         live = self._live(ignore_stale_grad)
         self._optimizer.rescale_grad = scale
@@ -412,6 +414,11 @@ class Trainer(TrainedParameters):
         numbers = [self.exchange.replicas[name].index(replica.name) for replica in replicas]
         assert isinstance(self._kvstore, KVStore)
         return self._kvstore.reduced(name, grads, numbers)
+
+    def _follow_states(self) -> None:
+        """Go on from states that have been changed in an optimizer of torch."""
+        if self._torch is not None:
+            self._torch.follow_states(self)
 
     def _apply(self, live: tuple[NDArray, ...]) -> None:
         """Update these weights; those on other contexts follow where there is one update for all."""

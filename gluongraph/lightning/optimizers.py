@@ -181,6 +181,11 @@ class LightningOptimizer:
     ):
         self._optimizer, self._step, self._module = optimizer, step, module
 
+    @property  # type: ignore[misc]  # which only reads: the class is not to be set
+    def __class__(self) -> Any:
+        """The optimizer's class, as in Lightning: schedulers ask whether they are given an optimizer."""
+        return type(self._optimizer)
+
     @property
     def optimizer(self) -> Any:
         """The optimizer itself."""

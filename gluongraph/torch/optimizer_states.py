@@ -81,7 +81,8 @@ def load(trainer: Trainer, told: Mapping[int, Mapping[str, Any]]) -> None:
     for index, state in told.items():
         rule = optimizer.member(index)
         assert isinstance(rule, TorchRule)
-        if rule.steps and not int(state["step"]):
+        made = int(_needed(trainer, index, "step", state)) if rule.steps else 1
+        if not made:
             continue  # Adagrad's are there before the first update
         weight = trainer.params[index].list_data()[0]
         types = rule.state_types(weight.type)
@@ -91,16 +92,22 @@ def load(trainer: Trainer, told: Mapping[int, Mapping[str, Any]]) -> None:
         if MASTER in types:
             found[MASTER] = weight.detach().astype("float32")
         states[trainer.names[index]] = found
-        counts[index] = begin + (int(state["step"]) if rule.steps else 1)
+        counts[index] = begin + made
     trainer.set_states({name: state for name, state in states.items() if state}, {})
     optimizer.restore_counts(counts, max(counts.values(), default=begin))
 
 
-def _array(trainer: Trainer, index: int, name: str, state: Mapping[str, Any], wanted: Any) -> NDArray:
-    where = f"the state of {trainer.params[index].name}"
-    if (tensor := state.get(name)) is None:
+def _needed(trainer: Trainer, index: int, name: str, state: Mapping[str, Any]) -> Any:
+    if (value := state.get(name)) is None:
+        where = f"the state of {trainer.params[index].name}"
         message = f"{where} has {', '.join(sorted(state))}, and {trainer.optimizer.member(index)!r} needs {name}"
         raise FormatError(with_user_location(message, help="the options are not those of the optimizer that made it"))
+    return value
+
+
+def _array(trainer: Trainer, index: int, name: str, state: Mapping[str, Any], wanted: Any) -> NDArray:
+    where = f"the state of {trainer.params[index].name}"
+    tensor = _needed(trainer, index, name, state)
     array = tensor.detach().cpu().double().numpy()
     if array.shape != wanted.shape:
         raise FormatError(with_user_location(f"{where}: {name} is {array.shape}, and {wanted.shape} is wanted"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gluongraph import optimizer as optimizers
@@ -12,6 +13,7 @@ from gluongraph.optimizer import Optimizer, ParameterGroups
 from gluongraph.optimizer.counting import Index
 from gluongraph.optimizer.torch.base import TorchRule
 from gluongraph.torch import optimizer_states
+from gluongraph.torch.live_states import LiveStates, Snapshot
 from gluongraph.torch.parameters import parameter_of
 
 if TYPE_CHECKING:
@@ -46,6 +48,8 @@ class TorchOptimizers:
         self._sizes = self._count_groups()
         members, group_of = self._taken(params)
         self.rule = ParameterGroups(members, group_of, multi_precision=multi_precision, source=self)
+        # The states that the Trainer begins with; None where it has told its own to the optimizers since.
+        self._taken_states: Snapshot | None = Snapshot(self._states())
 
     def _count_groups(self) -> list[list[int]]:
         return [[len(group["params"]) for group in each.param_groups] for each in self.optimizers]
@@ -173,6 +177,52 @@ class TorchOptimizers:
         kept = [[each.state.get(next(tensors)) for _ in range(sum(sizes))] for each, sizes in self._by_optimizer()]
         return [{number: state for number, state in enumerate(states) if state} for states in kept]
 
+    def follow_states(self, trainer: Trainer) -> None:
+        """Go on from what has been done to the `state` of the optimizers since the last update: it was cleared, loaded,
+        or written into. From now on it gives the trainer's.
+
+        Raises:
+            FormatError: what it holds are no states of these optimizers; the trainer is as before.
+        """
+        states, live = self._states(), [self._is_live(each) for each in self.optimizers]
+        if all(live):
+            if not any(map(_has_been_read, states)):
+                return
+            changed = any(state.changed for state in states)
+        else:  # before the first update, or a dictionary has been put in place of what was there
+            changed = self._taken_states is None or not self._taken_states.is_of(states)
+        told = self.states_of_now() if changed else None
+        self._tell_states(trainer)
+        if told is not None:
+            self.load_states(trainer, told)
+
+    def _tell_states(self, trainer: Trainer) -> None:
+        """Let the `state` of the optimizers give the trainer's of the time when somebody looks."""
+        for number, each in enumerate(self.optimizers):
+            if self._is_live(each):
+                each.state.forget()
+            else:
+                each.state = LiveStates(self, partial(self._of_trainer, trainer, number))
+        self._taken_states = None
+
+    @property
+    def tells_states(self) -> bool:
+        """Does the `state` of the optimizers give the trainer's, since it makes their updates?"""
+        return self._taken_states is None
+
+    def _is_live(self, optimizer: Any) -> bool:
+        state = optimizer.state
+        return type(state) is LiveStates and state.owner is self
+
+    def _states(self) -> list[Any]:
+        return [each.state for each in self.optimizers]
+
+    def _of_trainer(self, trainer: Trainer, number: int) -> dict[Any, dict[str, Any]]:
+        """The trainer's states of the tensors of one optimizer."""
+        first = sum(map(sum, self._sizes[:number]))
+        states = optimizer_states.taken(trainer)
+        return {self.tensors[i]: states[i] for i in range(first, first + sum(self._sizes[number])) if i in states}
+
     def _by_optimizer(self) -> list[tuple[Any, list[int]]]:
         return list(zip(self.optimizers, self._sizes, strict=True))
 
@@ -196,6 +246,10 @@ class TorchOptimizers:
             raise ValueError(with_user_location(message, help="a list, in the order in which they were given"))
         for each, state_dict in zip(self.optimizers, told, strict=True):
             each.load_state_dict({**state_dict, "state": {}})
+        if self.tells_states:
+            self._tell_states(trainer)
+        else:
+            self._taken_states = Snapshot(self._states())
         self.load_states(trainer, [state_dict["state"] for state_dict in told])
 
 
@@ -251,6 +305,10 @@ def _rule_of(given: Any) -> Callable[[], TorchRule]:
     known = ", ".join(sorted(RULES))
     help = f"of torch.optim there are {known}; state another one's formula as rule() of an mx.optimizer.Optimizer"
     raise MXNetError(with_user_location(message, help=help))
+
+
+def _has_been_read(state: LiveStates) -> bool:
+    return state.has_been_read
 
 
 def _parameter(tensor: Any, number: int) -> Parameter:

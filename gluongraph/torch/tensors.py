@@ -69,6 +69,14 @@ class SharedStorage(Storage):
         to_torch(array).copy_(values.detach())
         self.rehome(array, copy=False)
 
+    def follow(self, tensor: Any, stay: bool = False) -> None:
+        """Be the memory of another tensor from now on, with its values. The one before keeps its own. With `stay` the
+        memory is that before."""
+        if stay and not self.parted:
+            self.tensor.data = self.tensor.data.clone()
+        self.tensor = tensor
+        self.rejoin(tensor, stay)
+
     def rehome(self, array: Array, *, copy: bool = True) -> None:
         """Live in `array` from now on, the tensor too."""
         super().rehome(array, copy=copy)

@@ -172,7 +172,7 @@ def test_states_come_from_torch(name: str, options: dict[str, Any]) -> None:
             trainer = gluon.Trainer(both.params, ours)
             trainer.load_torch_state_dict(given.state_dict())
         else:
-            ours.load_state_dict(given.state_dict())
+            ours.load_state_dict(copy.deepcopy(given.state_dict()))  # it keeps the tensors, which `given` writes to
             trainer = gluon.Trainer.from_torch(ours)
         update = WAYS["eager"](both.params, trainer)
         for each in grads[CUT:]:

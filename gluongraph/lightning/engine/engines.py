@@ -79,7 +79,9 @@ class Engines:
         elif self.mode == "staged":
             self.engine = StagedEngine(trainer, self.module, self.steps, gluon_trainer, store, self.torch)
         else:
-            self.engine = FusedEngine(self.steps, gluon_trainer, store, trainer.compile_options())
+            self.engine = FusedEngine(
+                self.steps, gluon_trainer, store, trainer.compile_options(), self.module, trainer.optimizers
+            )
             self.clip()
 
     def clip(self) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 from gluongraph.lightning.batch import Structure, batch_size_of, size_of, to_user
 from gluongraph.lightning.engine.steps import Steps, loss_of
+from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.metric_objects import MetricCalls
 from gluongraph.lightning.metrics import Accumulator, Observed, Store
+from gluongraph.lightning.optimizers import LightningOptimizer
 from gluongraph.ndarray import NDArray
 from gluongraph.step import TrainStep
 from gluongraph.step.compile import compile as compile_step
@@ -73,13 +75,16 @@ class StepFunction:
 class FusedEngine:
     """Trains by one compiled call for each batch, or for several of them.
 
-    `options` are those of `mx.compile`.
+    `options` are those of `mx.compile`, `optimizers` those of the module, which `self.optimizers()` gives.
     """
 
     name = "fused"
 
-    def __init__(self, steps: Steps, trainer: Any, store: Store, options: dict[str, Any]):
+    def __init__(
+        self, steps: Steps, trainer: Any, store: Store, options: dict[str, Any], module: Any, optimizers: Sequence[Any]
+    ):
         self.steps, self.store = steps, store
+        self.optimizers = [LightningOptimizer(each, self.optimizer_step, module) for each in optimizers]
         self.function = StepFunction(steps, "training_step", store)
         self.step: TrainStep = compile_step(self.function, trainer=trainer, **options)
         self.step.net = steps.block
@@ -120,6 +125,16 @@ class FusedEngine:
         if accumulator.batches:
             accumulator.samples *= batches / accumulator.batches
 
+    def optimizer_step(self, optimizer: Any, closure: Any, how: Any) -> Any:
+        """What `self.optimizers().step()` does in a hook.
+
+        Raises:
+            MisconfigurationException: updates are part of the compiled step.
+        """
+        message = f"{type(optimizer).__name__}.step() in a hook, with automatic optimization"
+        help = "self.automatic_optimization = False; or override optimizer_step, which may make several updates or none"
+        raise misconfigured(message, help=help)
+
     def apply(self) -> None:
         """The update by the gradients that have been accumulated."""
         self.steps.take_over()  # hooks that see gradients may have given parameters other memory
@@ -153,7 +168,7 @@ class EvaluationEngine:
             step = compile_step(function, **self.options)
             self._known[key] = function, step
         function, step = self._known[key]
-        self.steps.refresh()
+        self.steps.refresh(trains=False)
         result, arguments = step.predict(*arrays)
         function.note([a.shape for a in arrays], structure, arguments)
         return result

@@ -44,7 +44,7 @@ class GluonSteps(HybridBlock):
         """Itself."""
         return self
 
-    def refresh(self) -> None:
+    def refresh(self, trains: bool = True) -> None:
         """Nothing: blocks say themselves when they change."""
 
     def take_over(self) -> None:

@@ -8,7 +8,6 @@ from typing import Any
 from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning.batch import flatten, to_user
 from gluongraph.lightning.engine.fused import FusedEngine
-from gluongraph.lightning.optimizers import LightningOptimizer
 from gluongraph.storage import Array
 from gluongraph.tracing.accumulation import GradientAccumulator
 
@@ -24,7 +23,7 @@ class StagedEngine(FusedEngine):
 
     def __init__(self, trainer: Any, module: Any, steps: Any, gluon_trainer: Any, store: Any, torch: bool):
         options = {**trainer.compile_options(), "clip_norm": None, "steps_per_call": None}
-        super().__init__(steps, gluon_trainer, store, options)
+        super().__init__(steps, gluon_trainer, store, options, module, trainer.optimizers)
         self.trainer, self.module, self.torch = trainer, module, torch
         self.optimizer = trainer.optimizers[0] if trainer.optimizers else None
         self._updated = False  # has optimizer_step made the update?
@@ -43,9 +42,8 @@ class StagedEngine(FusedEngine):
             closure()
             return made[0]
         skipped, self._updated = self.skipped, False
-        wrapped = LightningOptimizer(self.optimizer, self._optimizer_step, self.module)
-        trainer = self.trainer
-        trainer.hooks.call_module("optimizer_step", trainer.current_epoch, batch_idx, wrapped, closure)
+        trainer, optimizer = self.trainer, self.optimizers[0]
+        trainer.hooks.call_module("optimizer_step", trainer.current_epoch, batch_idx, optimizer, closure)
         trainer.engines.count(not self._updated, self.skipped > skipped)
         return made[0]
 
@@ -92,7 +90,7 @@ class StagedEngine(FusedEngine):
                 gradient_clip_algorithm=trainer.gradient_clip_algorithm,
             )
 
-    def _optimizer_step(self, optimizer: Any, closure: Callable[[], Any] | None, how: Mapping[str, Any]) -> Any:
+    def optimizer_step(self, optimizer: Any, closure: Callable[[], Any] | None, how: Mapping[str, Any]) -> Any:
         """What `optimizer.step` does: the closure, and the update."""
         loss = closure() if closure is not None else None
         if self.step.accumulator.batches:

@@ -41,8 +41,8 @@ class Steps(Protocol):
     def block(self) -> HybridBlock:
         """The block."""
 
-    def refresh(self) -> None:
-        """Follow what hooks may have done to the module since the last batch."""
+    def refresh(self, trains: bool = True) -> None:
+        """Follow what hooks may have done to the module since the last batch, before one that `trains`, or not."""
 
     def take_over(self) -> None:
         """Take the values of tensors that have been replaced: the parameters are to be read, or updated."""

@@ -59,16 +59,16 @@ class TorchSteps(ModuleBlock):
         self._exports: Counter[Hashable] = Counter()
         self._moving = MovingNumbers(module, self._numbers)
         self._hold([self._canonical[name] for name, _ in module.named_buffers(remove_duplicate=False)])
-        self._changes = ModuleChanges(module, self._reg_params, self._trained, stay)
+        self._changes = ModuleChanges(module, self._canonical, self._reg_params, self._trained, stay)
 
     @property
     def block(self) -> HybridBlock:
         """Itself."""
         return self
 
-    def refresh(self) -> None:
-        """Follow what hooks may have done to the module since the last batch."""
-        self._changes.follow()
+    def refresh(self, trains: bool = True) -> None:
+        """Follow what hooks may have done to the module since the last batch, before one that `trains`, or not."""
+        self._changes.follow(trains)
         self._moving.refresh()
 
     def take_over(self) -> None:
