@@ -185,6 +185,7 @@ def _step_to_save(trainer: Any) -> Any:
         raise misconfigured("save_checkpoint where nothing is trained: there are no optimizers")
     step = compile_step(lambda *arrays: arrays[0], trainer=trainer.gluon_trainer)
     step.net = trainer.engines.steps.block
+    step.averages = getattr(trainer.engines.engine, "averages", None)
     return step
 
 

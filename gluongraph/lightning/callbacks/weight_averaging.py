@@ -1,4 +1,4 @@
-"""Averages of the weights, which are part of the compiled step and stand in for the weights in validations."""
+"""Averages of the weights, which are part of a compiled step and stand in for the weights in validations."""
 
 from __future__ import annotations
 
@@ -78,15 +78,19 @@ class WeightAveraging(Callback):
             trainer.ema = self._decay_of(trainer.global_step)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Set the decay of this step."""
+        """Set the decay of this step, where it is compiled."""
         self._averages(trainer).decay = self._decay_of(trainer.global_step)
 
     def _averages(self, trainer: Any) -> Any:
-        """The averages of the compiled step."""
-        averages = getattr(trainer.step, "averages", None)
-        if averages is None:
-            message = f"{type(self).__name__}: there are averages in compiled steps that are one call only"
-            raise misconfigured(message, help="leave out hooks between gradients and update, eager=True, and the like")
+        """The averages of the engine that trains.
+
+        Raises:
+            MisconfigurationException: there are none of all that is trained.
+        """
+        averages = getattr(trainer.engines.engine, "averages", None)
+        if averages is None or (not trainer.is_torch and len(trainer.optimizers) > 1):
+            several = f"{len(trainer.optimizers)} trainers of Gluon's" if averages is not None else "no optimizer"
+            raise misconfigured(f"{type(self).__name__} with {several}", help="train by one gluon.Trainer")
         return averages
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -94,7 +98,14 @@ class WeightAveraging(Callback):
         self._count(trainer)
 
     def _count(self, trainer: Any) -> None:
-        """Count the updates since the last time: several, where batches were not looked at."""
+        """Count the updates since the last time: several, where batches were not looked at. After eager steps the
+        averages follow the weights here, once for a batch, in which there may be several updates."""
+        if trainer.engines.mode == "eager":
+            updated = trainer.global_step > self._latest_update_step
+            self._latest_update_step = trainer.global_step
+            if updated and self.should_update(step_idx=trainer.global_step - 1):
+                self._follow(trainer)
+            return
         steps = range(self._latest_update_step, trainer.global_step)
         self._updates += sum(self.should_update(step_idx=step) for step in steps)
         self._latest_update_step = max(self._latest_update_step, trainer.global_step)
@@ -103,8 +114,15 @@ class WeightAveraging(Callback):
         """Count updates; let the averages follow the weights once more, where `should_update` says so."""
         self._count(trainer)
         if self.should_update(epoch_idx=trainer.current_epoch):
-            self._averages(trainer).follow(trainer.gluon_trainer, self.decay_at(self._updates))
-            self._updates += 1
+            self._follow(trainer)
+
+    def _follow(self, trainer: Any) -> None:
+        """Let the averages follow the weights of now."""
+        averages, of = self._averages(trainer), trainer.gluon_trainer
+        if trainer.engines.mode == "eager":
+            averages.inputs(of, of.names)  # those of compiled steps are of what these update
+        averages.follow(of, self.decay_at(self._updates))
+        self._updates += 1
 
     def on_validation_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Put the averages in the place of the weights."""

@@ -16,6 +16,7 @@ from gluongraph.lightning.engine.steps import loss_of
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.optimizers import LightningOptimizer, OwnUpdates
 from gluongraph.storage import Array
+from gluongraph.tracing.ema import AveragedWeights
 
 if TYPE_CHECKING:
     from gluongraph.lightning.engine.averaging import RankAverage
@@ -82,6 +83,7 @@ class EagerEngine:
         self.trainer, self.module, self.steps, self.torch = trainer, module, steps, torch
         self.gluon_trainer, self.store = gluon_trainer, store
         self.optimizers = [LightningOptimizer(each, self._step, module) for each in trainer.optimizers]
+        self.averages = None if trainer.ema is None else AveragedWeights(trainer.ema)
         self._average: RankAverage | None = None
         self._updated = False  # has optimizer_step made an update?
         if trainer.world_size > 1:
@@ -215,8 +217,11 @@ class EagerEngine:
             return optimizer.step(closure=closure, **how)
         loss = closure() if closure is not None and callable(closure) else None
         size = 1 if closure is None or callable(closure) else closure
-        if not hasattr(optimizer, "step"):
-            raise misconfigured("an optimizer of mx.optimizer makes no steps", help="give a gluon.Trainer")
+        if not hasattr(optimizer, "step"):  # one of mx.optimizer, for all parameters
+            if optimizer is not self.gluon_trainer.optimizer:
+                message = "several optimizers of mx.optimizer, which do not know their parameters"
+                raise misconfigured(message, help="give a gluon.Trainer for each")
+            optimizer = self.gluon_trainer
         optimizer.step(size * self.trainer.world_size)  # stores sum over the ranks, and the loop averages
         return loss
 

@@ -15,6 +15,7 @@ from gluongraph.lightning.optimizers import LightningOptimizer
 from gluongraph.ndarray import NDArray
 from gluongraph.step import TrainStep
 from gluongraph.step.compile import compile as compile_step
+from gluongraph.tracing.ema import AveragedWeights
 from gluongraph.tracing.tracer import guard
 
 
@@ -91,6 +92,11 @@ class FusedEngine:
         self._members = trainer.optimizer.members
         self._bounds = [member.clip_gradient for member in self._members]
         self.skipped_before = 0
+
+    @property
+    def averages(self) -> AveragedWeights | None:
+        """The running averages of the weights, which are part of the step."""
+        return self.step.averages
 
     @property
     def skipped(self) -> int:

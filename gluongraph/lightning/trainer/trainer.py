@@ -501,10 +501,10 @@ class Trainer(RunState):
         Raises:
             MXNetError: there are none.
         """
-        if self.step is None:
-            raise misconfigured("there is no compiled step with averages", help="callbacks=[EMAWeightAveraging()]")
+        if (averages := getattr(self.engines.engine, "averages", None)) is None:
+            raise misconfigured("there are no averages of the weights", help="callbacks=[EMAWeightAveraging()]")
         self.engines.steps.take_over()
-        with self.step.averaged():
+        with averages.swapped(self.gluon_trainer):
             yield
 
     def reloads(self, loop: Any) -> bool:

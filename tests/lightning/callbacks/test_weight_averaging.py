@@ -47,10 +47,18 @@ CASES: list[tuple[Callable[[], WeightAveraging], Callable[[list[Any]], Any]]] = 
 ]
 
 
+class Staged(Linear):
+    def on_before_optimizer_step(self, optimizer: Any) -> None:
+        """Nothing: it has the staged mode chosen."""
+
+
+@pytest.mark.parametrize("mode", ["fused", "staged", "eager"])
 @pytest.mark.parametrize(("make", "formula"), CASES)
-def test_averages(tmp_path: pathlib.Path, make: Any, formula: Any) -> None:
-    watch, module = Watch(), Linear()
-    quiet(tmp_path, callbacks=[watch, make()]).fit(module, Loader(8), Loader(1))
+def test_averages(tmp_path: pathlib.Path, make: Any, formula: Any, mode: str) -> None:
+    watch, module = Watch(), Staged() if mode == "staged" else Linear()
+    trainer = quiet(tmp_path, callbacks=[watch, make()], eager=mode == "eager")
+    trainer.fit(module, Loader(8), Loader(1))
+    assert trainer.engines.mode == mode
     wanted = formula(watch.after)
     np.testing.assert_allclose(module.weight, wanted, rtol=1e-5)
     np.testing.assert_allclose(watch.validated, wanted, rtol=1e-5)
@@ -73,16 +81,17 @@ def test_it_is_what_pytorch_averages(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the checkpoint has states of callbacks")
-def test_a_training_that_goes_on(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("eager", [False, True])
+def test_a_training_that_goes_on(tmp_path: pathlib.Path, eager: bool) -> None:
     """From a checkpoint in the middle the averages are those of a training that was never cut."""
-    loader = Loader(6)
+    loader, how = Loader(6), {"eager": eager}
     whole = Linear()
-    quiet(tmp_path / "a", max_epochs=2, callbacks=[EMAWeightAveraging(decay=0.9)]).fit(whole, loader)
+    quiet(tmp_path / "a", max_epochs=2, callbacks=[EMAWeightAveraging(decay=0.9)], **how).fit(whole, loader)
     saving = ModelCheckpoint(dirpath=tmp_path / "c", save_top_k=-1)
-    first = quiet(tmp_path / "b", enable_checkpointing=True, callbacks=[EMAWeightAveraging(decay=0.9), saving])
+    first = quiet(tmp_path / "b", enable_checkpointing=True, callbacks=[EMAWeightAveraging(decay=0.9), saving], **how)
     first.fit(Linear(), loader)
     second, callback = Linear(), EMAWeightAveraging(decay=0.9)
-    later = quiet(tmp_path / "d", max_epochs=2, callbacks=[callback])
+    later = quiet(tmp_path / "d", max_epochs=2, callbacks=[callback], **how)
     later.fit(second, loader, ckpt_path=saving.best_model_path)
     assert callback.state_dict() == {"latest_update_step": 12, "updates": 12}
     np.testing.assert_array_equal(second.weight, whole.weight)
@@ -121,8 +130,6 @@ def test_what_is_refused(tmp_path: pathlib.Path) -> None:
     for more in (*refused, {"avg_fn": max}, {"cycle": 1}):
         with pytest.raises(MisconfigurationException, match="EMAWeightAveraging"):
             EMAWeightAveraging(**more)
-    with pytest.raises(MisconfigurationException, match="one call only"):
-        quiet(tmp_path, callbacks=[EMAWeightAveraging()], eager=True).fit(Linear(), Loader(2))
 
 
 def test_functions_that_are_no_average(tmp_path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from types import ModuleType
 from typing import Any
 
@@ -473,8 +474,7 @@ def manual_with_accumulation_clipping_and_schedule(L: ModuleType) -> Result:
     return fit(L, module=Model, max_epochs=2)
 
 
-@case
-def manual_with_two_optimizers(L: ModuleType) -> Result:
+def two_optimizers(L: ModuleType, *callbacks: Any) -> Result:
     """A generator and a critic, in turn, within one step."""
 
     class Pair(L.LightningModule):
@@ -509,6 +509,19 @@ def manual_with_two_optimizers(L: ModuleType) -> Result:
 
     events: list[str] = []
     rows, model = logger(L), recorded(Pair, events, MODULE_HOOKS, "module")()
-    runner = trainer(L, logger=rows, max_epochs=2)
+    runner = trainer(L, logger=rows, max_epochs=2, callbacks=list(callbacks))
     runner.fit(model, loader(3))
     return told(runner, model, rows, events)
+
+
+@case
+def manual_with_two_optimizers(L: ModuleType) -> Result:
+    return two_optimizers(L)
+
+
+@case
+def manual_with_two_optimizers_and_averages(L: ModuleType) -> Result:
+    """(Lightning's callback calls configure_model itself.)"""
+    averages = importlib.import_module(f"{L.__name__}.callbacks").EMAWeightAveraging
+    result = two_optimizers(L, averages(decay=0.7, update_every_n_steps=3))
+    return {name: value for name, value in result.items() if name != "events"}
