@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -285,7 +286,8 @@ class RunState:
             return Seen(found, np.float64)
         from gluongraph.torch.export import torch
 
-        return Seen(found, torch().tensor)
+        dtype = torch().float64 if self.cast == "float64" else None  # PyTorch's default
+        return Seen(found, partial(torch().tensor, dtype=dtype))
 
     def log_value(self, logged: Logged, value: float) -> None:
         """Take a value that a hook logs."""

@@ -60,7 +60,9 @@ def test_torch(precision: Any) -> None:
 
     model = Model()
     start = float(fit(Model(), precision, 1).callback_metrics["loss"])
-    assert float(fit(model, precision).callback_metrics["loss"]) < start - 0.05
+    loss = fit(model, precision).callback_metrics["loss"]
+    assert float(loss) < start - 0.05
+    assert loss.dtype is (torch.float64 if KEPT[precision] == "float64" else torch.float32)
     assert {str(p.dtype) for p in model.parameters()} == {f"torch.{KEPT[precision]}"}
 
 
