@@ -48,6 +48,8 @@ def run(options: argparse.Namespace) -> int:
     if path.suffix != ".py" or len(chosen) > 2:
         raise Refused(f"{options.subject}: wanted is module.py, module.py:Module or module.py:Module:DataModule")
     words = list(options.words)
+    if words and not words[0].startswith("-") and words[0] not in _MODES:
+        raise Refused(f"{words[0]!r} is none of {', '.join(_MODES)}, one of which may follow the file")
     mode = words.pop(0) if words and words[0] in _MODES else "fit"
     with _beside(path):
         model, data = _classes(path, chosen)
@@ -57,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
                 model,
                 data,
                 args=[mode, *words],
+                save_config_kwargs={"beside_logs": True},
                 parser_kwargs={**quiet, **{each: {"exit_on_error": False} for each in _MODES}},
             )
         except argparse.ArgumentError as error:

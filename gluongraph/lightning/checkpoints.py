@@ -25,6 +25,7 @@ from gluongraph.errors import FormatError, warn, with_user_location
 from gluongraph.host.interrupts import import_whole
 from gluongraph.lightning import optimizer_states
 from gluongraph.lightning.batch import as_array, to_user
+from gluongraph.lightning.engine import unused_gradients
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.hparams import WHOLE, Hyperparameters, _is_plain
 from gluongraph.lightning.loggers.hparams import load_hparams_from_yaml
@@ -38,6 +39,7 @@ from gluongraph.storage import Array
 from gluongraph.tracing.ema import AVERAGE
 
 KEY = "lightning"  # of what is the loops', in trainer.json
+LEFT_OUT = "hyper_parameters_left_out"  # the names of those that JSON has no form for
 USER = "user"  # the group of arrays that users have added
 DATA_HYPERPARAMETERS, DATA_NAME = "datamodule_hyper_parameters", "datamodule_hparams_name"  # Lightning's names
 ARRAY = "array:"  # what stands for such an array in JSON
@@ -198,10 +200,16 @@ def _told(trainer: Any, weights_only: bool) -> tuple[dict[str, Any], dict[str, A
         "module": type(module).__qualname__,
         "hparams_name": _name_of_hyperparameters(module),
         "hyper_parameters": {name: value for name, value in module.hparams.items() if _is_plain(value)},
+        LEFT_OUT: [name for name, value in module.hparams.items() if not _is_plain(value)],
     }
     if not weights_only:
         checkpoint |= {
-            "loops": {"counters": trainer.counters.state(), "loader": trainer.data.state() if trainer.data else None},
+            "loops": {
+                "counters": trainer.counters.state(),
+                "loader": trainer.data.state() if trainer.data else None,
+                "at_last_batch": trainer.fit_loop.at_last_batch,
+                "window_length": trainer.window_length(max(0, trainer.counters.batch_idx)),
+            },
             "callbacks": {c.state_key: told for c in trainer.callbacks if (told := c.state_dict())},
             "lr_schedulers": [scheduler_state(c.scheduler) for c in trainer.lr_scheduler_configs],
             "metrics": {
@@ -310,9 +318,11 @@ def begin_loading(trainer: Any, content: Content) -> None:
     if fits:
         _warn_of_missing_callbacks(trainer, checkpoint["callbacks"])
     trainer.hooks.call_callbacks("on_load_checkpoint", checkpoint)
-    for callback in trainer.callbacks if fits else ():
-        if callback.state_key in checkpoint["callbacks"]:
-            callback.load_state_dict(checkpoint["callbacks"][callback.state_key])
+    states = checkpoint.get("callbacks", {})  # none of weights alone
+    saving = trainer.checkpoint_callbacks  # which save nothing in an evaluation, and know of their own checkpoints
+    for callback in trainer.callbacks:
+        if callback.state_key in states and (fits or callback not in saving):
+            callback.load_state_dict(states[callback.state_key])
 
 
 def _warn_of_missing_callbacks(trainer: Any, states: Mapping[str, Any]) -> None:
@@ -331,8 +341,11 @@ def load_training(trainer: Any, content: Content) -> None:
     engines, step = trainer.engines, trainer.step or _step_to_save(trainer)
     own = checkpoint.get(optimizer_states.KEY)
     optimizer_states.check(own, trainer.optimizers, _keeps_states(trainer))
+    loops, eager = checkpoint["loops"], engines.mode == "eager"
+    length = loops.get("window_length", trainer.accumulate_grad_batches)
+    content = unused_gradients.for_mode(content, eager, trainer.is_torch, loops["counters"]["window"], length)
     state.put_all(*state.ready(step, content))
-    if engines.mode == "eager":
+    if eager:
         engines.engine.pull_states()
         engines.engine.put_gradients(content.groups[REST])
     if own is not None:
@@ -345,6 +358,7 @@ def load_training(trainer: Any, content: Content) -> None:
     for config, told in zip(trainer.lr_scheduler_configs, checkpoint["lr_schedulers"], strict=False):
         load_scheduler(config.scheduler, told)
     ended = checkpoint["loops"]["counters"]["due"] == "epoch_end"  # whose values are no part of the next epoch
+    trainer.fit_loop.plateau_due = ended and checkpoint["loops"].get("at_last_batch", False)
     module = trainer.lightning_module
     trainer.metric_log.stores["train"].load([] if ended else checkpoint["metrics"]["train"], metrics_of(module))
     put_metric_states(module, {} if ended else checkpoint["metrics"].get("objects", {}), trainer.global_rank)
@@ -403,11 +417,22 @@ def module_from_checkpoint(cls: Any, path: Any, file: Any, strict: bool, kwargs:
     told = told_by(content)
     saved = told["hyper_parameters"] if file is None else load_hparams_from_yaml(file)
     module = _made(cls, saved, told.get("hparams_name"), kwargs)
+    _warn_of_defaults(cls, [name for name in told.get(LEFT_OUT, ()) if name not in {**saved, **kwargs}])
     module.on_load_checkpoint(told)
     module.configure_model()
     put_weights(steps_of(module, _is_torch(module)).block, weights_to_use(content), strict)
     module.__dict__["_hparams"] = Hyperparameters({**saved, **module.hparams})
     return module
+
+
+def _warn_of_defaults(cls: Any, names: list[str]) -> None:
+    """Warn of hyperparameters that a checkpoint does not hold and that have their defaults now."""
+    takes = inspect.signature(cls.__init__).parameters
+    if missing := [name for name in names if name in takes]:
+        warn(
+            f"the checkpoint does not hold {', '.join(missing)}, which JSON has no form for; {cls.__name__} has its"
+            f" defaults: load_from_checkpoint(path, {missing[0]}=...) gives another"
+        )
 
 
 def data_module_from_checkpoint(cls: Any, path: Any, file: Any, kwargs: Mapping[str, Any]) -> Any:

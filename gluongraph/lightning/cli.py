@@ -200,12 +200,19 @@ class LightningCLI:
         """Let the module's hyperparameters that are not given be those of the checkpoint that is given by its path."""
         path = None if self.subcommand is None else self._get(self.config, "ckpt_path")
         wanted = self._get(self.config, "model")
-        if not isinstance(path, str) or not checkpoints.exists(path) or wanted is None or self.subclass_mode_model:
+        if not isinstance(path, str) or not checkpoints.exists(path) or wanted is None:
             return
-        saved = checkpoints.told_by(checkpoints.read(path))["hyper_parameters"]
+        told = checkpoints.told_by(checkpoints.read(path))
         given = self._get(self._parse(args, defaults=False), "model") or {}
+        by_name = self.subclass_mode_model  # the class is an option as well
+        if by_name:
+            if wanted.class_path.rpartition(".")[2] != told["module"].rpartition(".")[2]:
+                return
+            wanted, given = wanted.get("init_args") or {}, given.get("init_args") or {}
+        saved = told["hyper_parameters"]
         if found := {name: value for name, value in saved.items() if name in wanted and name not in given}:
-            self.config = self.parser.parse_object({self.subcommand: {"model": found}}, self.config)
+            model = {"class_path": self._get(self.config, "model").class_path, "init_args": found} if by_name else found
+            self.config = self.parser.parse_object({self.subcommand: {"model": model}}, self.config)
 
     def _set_seed(self) -> None:
         seed = self._get(self.config, "seed_everything")

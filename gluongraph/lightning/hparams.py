@@ -59,6 +59,8 @@ class HyperparametersMixin:
         left_out = {ignore} if isinstance(ignore, str) else set(ignore or ())
         found = {name: value for name, value in found.items() if name not in left_out}
         self.__dict__["_log_hyperparams"], self.__dict__["_hparams_name"] = logger, name
+        for name in left_out:
+            self.hparams.pop(name, None)  # a base class may have kept it
         self.hparams.update(found)
         self.__dict__["_hparams_initial"] = copy.deepcopy({k: v for k, v in found.items() if _is_plain(v)})
 

@@ -127,7 +127,9 @@ class LoaderSource:
         if self._epoch is None:
             return None
         validation = [{"samples": num_samples(each), "pieces": self._pieces(each)} for each in self._validated()]
-        return {**self._epoch.state_dict(), "validation": validation}
+        begun = self.trainer.counters.begun  # a batch, which a training that goes on is to train on
+        completed = max(0, self._epoch.taken - 1) if begun else None
+        return {**self._epoch.state_dict(completed), "validation": validation}
 
     def _validated(self) -> list[Any]:
         """The loaders of the validation within a training."""

@@ -17,6 +17,7 @@ from gluongraph.lightning.metric_objects import computed_alone, is_metric, numbe
 from gluongraph.ndarray import NDArray
 
 REDUCTIONS = ("mean", "sum", "max", "min")
+OF_DATA = -1  # in place of a number of samples: the step computes it of its batch
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Logged:
     reduce_fx: str = "mean"
     sync_dist: bool = False
     add_dataloader_idx: bool = True
-    batch_size: int | None = None
+    batch_size: float | None = None
     rank_zero_only: bool = False
     dataloader_idx: int | None = None
 
@@ -77,6 +78,7 @@ def reduction_of(given: Any) -> str:
     >>> reduction_of(max)
     'max'
     """
+    given = getattr(given, "keywords", {}).get("real_callable", given)  # what torch.export makes of max and min
     name = given if isinstance(given, str) else getattr(given, "__name__", repr(given))
     name = {"avg": "mean", "amax": "max", "amin": "min"}.get(name.lower(), name.lower())
     if name not in REDUCTIONS:
@@ -107,12 +109,13 @@ class Accumulator:
         return self.last, self.total, self.weight, self.high, self.low
 
     def record(self, values: Sequence[NDArray], batch_size: int) -> None:
-        """Add values, traced ones, of a batch with so many samples."""
-        weights = np.array([self._weight(logged, batch_size) for logged in self.signature])
+        """Add values, traced ones, of a batch with so many samples. After them come the numbers of samples that the
+        step has computed, for those that are logged with `OF_DATA`."""
         before, STATE.recording = STATE.recording, False
         try:
-            all = nd.stack(*[v.detach().astype("float64").reshape(()) for v in values])
-            by_weight = NDArray(weights)
+            numbers = [v.detach().astype("float64").reshape(()) for v in values]
+            all = nd.stack(*numbers[: len(self.signature)])
+            by_weight = self._weights(numbers[len(self.signature) :], batch_size)
             self.last[:] = all
             if any(each.on_epoch and each.reduce_fx in ("mean", "sum") for each in self.signature):
                 self.total[:] = self.total + all * by_weight
@@ -123,6 +126,18 @@ class Accumulator:
                 self.low[:] = nd.minimum(self.low, all)
         finally:
             STATE.recording = before
+
+    def _weights(self, computed: Sequence[NDArray], batch_size: int) -> NDArray:
+        """The weight of each value: a number, or the next of those that the step has `computed`."""
+        if not computed:
+            return NDArray(np.array([self._weight(logged, batch_size) for logged in self.signature]))
+        following = iter(computed)
+        own = [next(following) if logged.batch_size == OF_DATA else None for logged in self.signature]
+        weights = [
+            NDArray(np.array(self._weight(logged, batch_size))) if each is None or logged.reduce_fx != "mean" else each
+            for logged, each in zip(self.signature, own, strict=True)
+        ]
+        return nd.stack(*weights)
 
     def _weight(self, logged: Logged, batch_size: int) -> float:
         if logged.reduce_fx != "mean":
@@ -160,7 +175,7 @@ class Entry:
         self.live, self.synced, self.last = True, None, value
         self.total += value * weight
         self.weight += weight
-        self.high, self.low = max(self.high, value), min(self.low, value)
+        self.high, self.low = _bound("max", self.high, value), _bound("min", self.low, value)
 
     @property
     def valid(self) -> bool:
@@ -180,9 +195,9 @@ class Entry:
         """Sum and weight over the batches so far, or for a maximum or minimum that value and 1."""
         held = [(a, i) for a, i in self.held if not a.fresh]
         if self.logged.reduce_fx in ("max", "min"):
-            name, best = ("high", max) if self.logged.reduce_fx == "max" else ("low", min)
+            name = "high" if self.logged.reduce_fx == "max" else "low"
             values = [float(getattr(a, name).asnumpy()[i]) for a, i in held]
-            return best([getattr(self, name), *values]), 1.0
+            return _bound(self.logged.reduce_fx, getattr(self, name), *values), 1.0
         total = self.total + sum(float(a.total.asnumpy()[i]) for a, i in held)
         weight = self.weight + sum(float(a.weight.asnumpy()[i]) for a, i in held)
         return total, weight
@@ -191,8 +206,13 @@ class Entry:
         """The value over all batches so far."""
         if self.synced is not None:
             return self.synced
-        total, weight = self.parts()
-        return total / weight if self.logged.reduce_fx == "mean" and weight else total
+        return self.of_parts(*self.parts())
+
+    def of_parts(self, total: float, weight: float) -> float:
+        """The value of a sum and a weight; a mean of nothing is NaN."""
+        if self.logged.reduce_fx != "mean":
+            return total
+        return total / weight if weight else math.nan
 
     def reset(self) -> None:
         """Begin anew."""
@@ -212,6 +232,11 @@ class Entry:
             self.high = self.low = state["total"]
         else:
             self.total, self.weight = state["total"], state["weight"]
+
+
+def _bound(name: str, *values: float) -> float:
+    """The largest or the least of values; NaN if one of them is NaN, which Python's max and min pass over."""
+    return float(np.max(values) if name == "max" else np.min(values))
 
 
 @dataclass
@@ -277,8 +302,8 @@ class Store:
 
     def log(self, logged: Logged, value: float, batch_size: int) -> None:
         """Add a value that Python has."""
-        weight = float(logged.batch_size or batch_size) if logged.reduce_fx == "mean" else 1.0
-        self._entry(logged).add(value, weight)
+        own = batch_size if logged.batch_size is None else logged.batch_size
+        self._entry(logged).add(value, float(own) if logged.reduce_fx == "mean" else 1.0)
 
     def accumulator(self, signature: tuple[Logged, ...]) -> Accumulator:
         """Where a program accumulates the values that it logs."""
@@ -360,8 +385,7 @@ class Store:
         sums = [e for e in entries if e.logged.reduce_fx in ("mean", "sum")]
         parts = reduce([number for e in sums for number in e.parts()], "sum")
         for number, entry in enumerate(sums):
-            total, weight = parts[2 * number : 2 * number + 2]
-            entry.synced = total / weight if entry.logged.reduce_fx == "mean" and weight else total
+            entry.synced = entry.of_parts(*parts[2 * number : 2 * number + 2])
         for name in ("max", "min"):
             bounds = [e for e in entries if e.logged.reduce_fx == name]
             for entry, value in zip(bounds, reduce([e.parts()[0] for e in bounds], name), strict=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 from gluongraph.errors import MXNetError, warn, with_user_location
@@ -233,7 +234,7 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         sync_dist: bool = False,
         sync_dist_group: Any = None,
         add_dataloader_idx: bool = True,
-        batch_size: int | None = None,
+        batch_size: Any = None,
         metric_attribute: str | None = None,
         rank_zero_only: bool = False,
     ) -> None:
@@ -248,7 +249,8 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
             on_step, on_epoch: by default for the step in the training's steps, else for the epoch.
             reduce_fx: "mean", "sum", "max" or "min".
             sync_dist: reduce over all ranks, when an epoch ends.
-            batch_size: the number of samples, if it is not the first extent of the batch's first array.
+            batch_size: the number of samples, if it is not the first extent of the batch's first array; the step may
+                compute it, as `mask.sum()`.
             enable_graph, sync_dist_group, metric_attribute: accepted, and without a meaning here.
 
         Raises:
@@ -283,6 +285,8 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         elif is_metric(value):
             self._trainer.metric_log.store.log_metric(logged, value)
         else:
+            if batch_size is not None:
+                logged = replace(logged, batch_size=_number("batch_size", batch_size))
             self._trainer.log_value(logged, _number(name, value))
 
     def _how_logged(
@@ -296,7 +300,7 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         reduce_fx: Any = "mean",
         sync_dist: bool = False,
         add_dataloader_idx: bool = True,
-        batch_size: int | None = None,
+        batch_size: Any = None,
         rank_zero_only: bool = False,
         **unused: Any,
     ) -> Logged:
@@ -342,11 +346,33 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
         )
 
     def log_dict(
-        self, dictionary: Mapping[str, Any], prog_bar: bool = False, logger: bool | None = None, **how: Any
+        self,
+        dictionary: Mapping[str, Any],
+        prog_bar: bool = False,
+        logger: bool | None = None,
+        on_step: bool | None = None,
+        on_epoch: bool | None = None,
+        reduce_fx: str | Callable[..., Any] = "mean",
+        enable_graph: bool = False,
+        sync_dist: bool = False,
+        sync_dist_group: Any = None,
+        add_dataloader_idx: bool = True,
+        batch_size: Any = None,
+        rank_zero_only: bool = False,
     ) -> None:
-        """Log each value of a dict under its key, or each metric of a collection of torchmetrics; `how` are the other
-        arguments of `log`."""
-        how |= {"prog_bar": prog_bar, "logger": logger}
+        """Log each value of a dict under its key, or each metric of a collection of torchmetrics, with the arguments of
+        `log`."""
+        how: dict[str, Any] = {
+            "prog_bar": prog_bar,
+            "logger": logger,
+            "on_step": on_step,
+            "on_epoch": on_epoch,
+            "reduce_fx": reduce_fx,
+            "sync_dist": sync_dist,
+            "add_dataloader_idx": add_dataloader_idx,
+            "batch_size": batch_size,
+            "rank_zero_only": rank_zero_only,
+        }
         recorder = current_recorder()
         if isinstance(dictionary, BatchValue) and recorder is not None and self._trainer is not None:
             recorder.log(

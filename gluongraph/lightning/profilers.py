@@ -34,8 +34,29 @@ class PassThroughProfiler:
         """End what is measured, also where a run has failed."""
 
 
-class SimpleProfiler(PassThroughProfiler):
-    """The number and the time of each part.
+class _Report(PassThroughProfiler):
+    """The base of those that tell a text in the end: they print it, or with `filename` write it to a file in `dirpath`,
+    by default the working folder."""
+
+    def __init__(self, dirpath: Any = None, filename: str | None = None) -> None:
+        self.dirpath, self.filename = None if dirpath is None else Path(dirpath), filename
+
+    def summary(self) -> str:
+        """The text."""
+        raise NotImplementedError
+
+    def describe(self) -> None:
+        """Print the text, or write it into the file."""
+        if self.filename is None:
+            print(self.summary())
+            return
+        folder = self.dirpath or Path()
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{self.filename}.txt").write_text(self.summary() + "\n", encoding="utf-8")
+
+
+class SimpleProfiler(_Report):
+    """The number and the time of each part. `extended` is taken: the table has all that there is.
 
     >>> profiler = SimpleProfiler()
     >>> with profiler.profile("setup"):
@@ -44,7 +65,8 @@ class SimpleProfiler(PassThroughProfiler):
     ['setup']
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dirpath: Any = None, filename: str | None = None, extended: bool = True) -> None:
+        super().__init__(dirpath, filename)
         self.seconds: dict[str, list[float]] = {}
 
     @contextmanager
@@ -55,10 +77,6 @@ class SimpleProfiler(PassThroughProfiler):
             yield
         finally:
             self.seconds.setdefault(name, []).append(time.perf_counter() - begin)
-
-    def describe(self) -> None:
-        """Print the table."""
-        print(self.summary())
 
     def summary(self) -> str:
         """The table: name, number, mean and total seconds, by total."""
@@ -71,10 +89,21 @@ class SimpleProfiler(PassThroughProfiler):
 
 
 class AdvancedProfiler(SimpleProfiler):
-    """The functions that take the time, by Python's cProfile."""
+    """The functions that take the time, by Python's cProfile.
 
-    def __init__(self) -> None:
-        super().__init__()
+    Of these the first `line_count_restriction` are told, or that share of all, where it is a float. With `dump_stats`
+    and `filename` a file .prof for pstats is there as well.
+    """
+
+    def __init__(
+        self,
+        dirpath: Any = None,
+        filename: str | None = None,
+        line_count_restriction: float = 30,
+        dump_stats: bool = False,
+    ) -> None:
+        super().__init__(dirpath, filename)
+        self.line_count_restriction, self.dump_stats = line_count_restriction, dump_stats
         self._profile = cProfile.Profile()
         self._depth = 0
 
@@ -93,13 +122,19 @@ class AdvancedProfiler(SimpleProfiler):
                 self._profile.disable()
 
     def summary(self) -> str:
-        """The table of the parts, and the thirty functions with the most time."""
+        """The table of the parts, and the functions with the most time."""
         text = io.StringIO()
-        pstats.Stats(self._profile, stream=text).sort_stats("cumulative").print_stats(30)
+        pstats.Stats(self._profile, stream=text).sort_stats("cumulative").print_stats(self.line_count_restriction)
         return f"{super().summary()}\n{text.getvalue()}"
 
+    def describe(self) -> None:
+        """Print the tables, or write them into the file."""
+        super().describe()
+        if self.dump_stats and self.filename is not None:
+            self._profile.dump_stats((self.dirpath or Path()) / f"{self.filename}.prof")
 
-class PyTorchProfiler(PassThroughProfiler):
+
+class PyTorchProfiler(_Report):
     """What PyTorch's profiler sees: the parts of the loop, and within them the operators of eager steps.
 
     A compiled step is one range, "run_training_batch" or "validation_step", and so are several steps that are one call.
@@ -130,7 +165,7 @@ class PyTorchProfiler(PassThroughProfiler):
             raise misconfigured("PyTorchProfiler(emit_nvtx=True): there is no such thing here", help="leave it out")
         if find_spec("torch") is None:
             raise misconfigured("PyTorchProfiler: PyTorch is not installed", help='profiler="simple"')
-        self.dirpath, self.filename = None if dirpath is None else Path(dirpath), filename
+        super().__init__(dirpath, filename)
         self.row_limit, self.sort_by_key = row_limit, sort_by_key or "cpu_time_total"
         self._by_shapes = group_by_input_shapes and bool(profiler_kwargs.get("record_shapes"))
         self._export, self._table = export_to_chrome, dict(table_kwargs or {})
@@ -196,12 +231,7 @@ class PyTorchProfiler(PassThroughProfiler):
     def describe(self) -> None:
         """Print the table, or write it into the file."""
         self.close()
-        if self.filename is None:
-            print(self.summary())
-            return
-        folder = self.dirpath or Path()
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{self.filename}.txt").write_text(self.summary(), encoding="utf-8")
+        super().describe()
 
     def summary(self) -> str:
         """The table of operators and ranges, those that take longest first."""

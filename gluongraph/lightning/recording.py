@@ -5,19 +5,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from gluongraph.errors import warn
 from gluongraph.lightning.errors import MisconfigurationException, misconfigured
 from gluongraph.lightning.metric_objects import BatchValue, MetricCalls, is_metric
-from gluongraph.lightning.metrics import Logged, Observed
+from gluongraph.lightning.metrics import OF_DATA, Logged, Observed
 
 _LOCAL = threading.local()
 
 
 class Recorder:
-    """The values that one traced step logs, in order: `values` are arrays of the program, `observed` what objects of
-    torchmetrics give by `calls` when it has run."""
+    """The values that one traced step logs, in order: `values` are arrays of the program, `samples` the numbers of
+    samples that it computes for some of them, `observed` what objects of torchmetrics give by `calls` when it has run.
+    """
 
     def __init__(self, fx: str) -> None:
         self.fx = fx
@@ -27,6 +29,7 @@ class Recorder:
         """Begin anew."""
         self.logged: list[Logged] = []
         self.values: list[Any] = []
+        self.samples: list[Any] = []
         self.calls = MetricCalls()
         self.observed: list[Observed] = []
 
@@ -39,8 +42,9 @@ class Recorder:
         if whole:
             self.observed.append(Observed(logged, value, whole))
             return
+        logged, samples = of_data(logged)
         if any(each.logged.key == logged.key for each in self.observed) or any(
-            each.key == logged.key and each != logged for each in self.logged
+            each.key == logged.key and replace(each, batch_size=logged.batch_size) != logged for each in self.logged
         ):
             message = f"self.log({logged.name!r}, ...) is called twice in {self.fx} with different arguments"
             raise misconfigured(message, help="use two names")
@@ -61,6 +65,21 @@ class Recorder:
                 raise not_loggable(logged.name, value)
         self.logged.append(logged)
         self.values.append(value)
+        self.samples += samples
+
+    @property
+    def outputs(self) -> list[Any]:
+        """What the program has to give: the values, and then the numbers of samples that it computes."""
+        return [*self.values, *self.samples]
+
+
+def of_data(logged: Logged) -> tuple[Logged, list[Any]]:
+    """How a value is logged, with `OF_DATA` in place of a number of samples that is an array of the program, and that
+    array."""
+    given = logged.batch_size
+    if given is None or isinstance(given, (int, float)):
+        return logged, []
+    return replace(logged, batch_size=OF_DATA), [given]
 
 
 def not_loggable(name: str, value: Any) -> MisconfigurationException:

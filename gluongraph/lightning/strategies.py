@@ -136,7 +136,15 @@ class DDPStrategy(ParallelStrategy):
         "model_averaging_period": "gradients are averaged, not weights",
     }
 
-    def __init__(self, *args: Any, start_method: str = "popen", **arguments: Any):
+    def __init__(
+        self,
+        *args: Any,
+        find_unused_parameters: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+        start_method: str = "popen",
+        **arguments: Any,
+    ):
         super().__init__(*args, **arguments)
         if start_method != "popen":
             message = f"DDPStrategy(start_method={start_method!r}): ranks are started as programs"

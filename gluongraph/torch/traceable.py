@@ -69,8 +69,8 @@ def _users_frames(tracer: Any, frames: traceback.StackSummary) -> traceback.Stac
 
 
 def is_users_file(name: str) -> bool:
-    """Is this a file, and neither gluongraph's nor PyTorch's?"""
-    return not (name.startswith("<") or is_library_file(name))
+    """Is this code of the user's, typed or in a file, and neither gluongraph's nor PyTorch's?"""
+    return not (name.startswith(("<frozen", "<eval_with_key")) or is_library_file(name))
 
 
 def _refused(name: str) -> Any:

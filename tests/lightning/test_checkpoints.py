@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import warnings
 from typing import Any
 
 import numpy as np
@@ -215,6 +216,56 @@ def test_hyperparameters_that_a_checkpoint_does_not_hold(tmp_path: pathlib.Path)
         Configured.load_from_checkpoint(path)
     assert "load_from_checkpoint(path, config=...)" in str(error.value)
     assert Configured.load_from_checkpoint(path, config=3).hparams.config == 3
+
+
+def test_hyperparameters_that_have_their_defaults_again(tmp_path: pathlib.Path) -> None:
+    class Optional(GluonModel):
+        def __init__(self, act: Any = None, rate: float = 0.1):
+            super().__init__()
+            self.save_hyperparameters()
+
+    trainer, path = L.Trainer(max_epochs=1, **QUIET), tmp_path / "a.ckpt"
+    trainer.fit(Optional(act=np.tanh, rate=0.2), loader())
+    trainer.save_checkpoint(path)
+    with pytest.warns(UserWarning, match=r"does not hold act, .*load_from_checkpoint\(path, act=\.\.\.\)"):
+        again = Optional.load_from_checkpoint(path)
+    assert again.hparams.act is None and again.hparams.rate == 0.2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Optional.load_from_checkpoint(path, act=np.tanh).hparams.act is np.tanh
+
+
+def test_hyperparameters_that_a_base_class_has_kept_are_left_out() -> None:
+    class Base(GluonModel):
+        def __init__(self, rate: float = 0.1, secret: str = "") -> None:
+            super().__init__()
+            self.save_hyperparameters()
+
+    class Derived(Base):
+        def __init__(self, rate: float = 0.1, secret: str = "key") -> None:
+            super().__init__(rate, secret)
+            self.save_hyperparameters(ignore="secret")
+
+    assert "secret" not in Derived().hparams and Derived().hparams.rate == 0.1
+
+
+def test_an_evaluation_restores_callbacks(tmp_path: pathlib.Path) -> None:
+    class Counting(L.Callback):
+        count = 0
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"count": self.count}
+
+        def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+            self.count = state_dict["count"]
+
+    first, again = Counting(), Counting()
+    first.count = 7
+    trainer, path = L.Trainer(max_epochs=1, callbacks=[first], **QUIET), tmp_path / "a.ckpt"
+    trainer.fit(GluonModel(), loader())
+    trainer.save_checkpoint(path)
+    L.Trainer(callbacks=[again], **QUIET).validate(GluonModel(), loader(16), ckpt_path=path, verbose=False)
+    assert again.count == 7
 
 
 def test_a_checkpoint_of_a_later_epoch_than_the_last(tmp_path: pathlib.Path) -> None:

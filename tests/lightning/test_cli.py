@@ -124,6 +124,27 @@ def test_the_class_is_an_option() -> None:
     assert type(cli.model).__name__ == "Net" and cli.model.hparams.lr == 0.2 and cli.datamodule is None
 
 
+def test_hyperparameters_of_a_class_that_is_an_option(folder: pathlib.Path) -> None:
+    how: dict[str, Any] = {"trainer_defaults": {**OFF, "max_epochs": 1}, "save_config_callback": None}
+    name = f"{__name__}.Net"
+    words = [f"--data={__name__}.Data", f"--model={name}"]
+    first = LightningCLI(args=["fit", *words, "--model.lr=0.25", "--model.width=2"], **how)
+    first.trainer.save_checkpoint("saved.ckpt")
+    again = LightningCLI(args=["fit", *words, "--model.width=2", "--ckpt_path=saved.ckpt"], **how)
+    assert again.model.hparams.lr == 0.25
+    given = LightningCLI(args=["fit", *words, "--model.lr=0.5", "--ckpt_path=saved.ckpt"], **how)
+    assert given.model.hparams.lr == 0.5
+
+
+def test_strategies_and_profilers_by_their_names() -> None:
+    words = ["--trainer.strategy=DDPStrategy", "--trainer.strategy.find_unused_parameters=true"]
+    words += ["--trainer.profiler=AdvancedProfiler", "--trainer.profiler.filename=perf"]
+    cli = made(*words)
+    assert type(cli.trainer.strategy).__name__ == "DDPStrategy" and cli.trainer.profiler.filename == "perf"
+    assert type(made("--trainer.profiler=simple").trainer.profiler).__name__ == "SimpleProfiler"
+    assert made("--trainer.strategy=ddp").trainer.strategy.strategy_name == "ddp"
+
+
 def test_functions_that_make_the_objects() -> None:
     def narrow(lr: float = 0.7) -> Net:
         return Net(lr, 2)

@@ -66,6 +66,45 @@ def test_torch(precision: Any) -> None:
     assert {str(p.dtype) for p in model.parameters()} == {f"torch.{KEPT[precision]}"}
 
 
+@pytest.mark.filterwarnings("ignore:SGD keeps a weight", "ignore:an epoch has")
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize("precision", ["16-mixed", "16-true", "bf16-true"])
+@pytest.mark.parametrize("hook", ["on_after_backward", "on_before_optimizer_step"])
+def test_hooks_see_gradients(hook: str, precision: str, batches: int) -> None:
+    """Of 16 bits, too; and where all batches of a window are left out since the loss was scaled too much."""
+    torch = pytest.importorskip("torch")
+
+    class Model(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.net = torch.nn.Linear(6, 1)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            return self.net(batch[0]).mean() * 100
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.01)
+
+    def halve(self: Any, *args: Any) -> None:
+        weight = self.net.weight
+        assert weight.grad.dtype == weight.dtype
+        weight.grad /= 2
+
+    def fitted(kind: Any) -> tuple[L.Trainer, Any]:
+        model = kind()
+        trainer = L.Trainer(max_epochs=2, precision=precision, accumulate_grad_batches=batches, **QUIET)
+        trainer.fit(model, loader(96, 8))
+        return trainer, model.net
+
+    trainer, net = fitted(type("Seeing", (Model,), {hook: halve}))
+    plain, other = fitted(Model)
+    assert (trainer.engines.mode, plain.engines.mode) == ("staged", "fused")
+    assert trainer.counters.steps_applied == plain.counters.steps_applied
+    assert torch.allclose(net.bias, other.bias, rtol=1e-2)  # whose gradient the hook has left as it was
+    assert not torch.allclose(net.weight, other.weight, rtol=1e-2)
+
+
 @pytest.mark.parametrize("precision", [None, *KEPT], ids=repr)
 def test_the_name_that_the_trainer_tells(precision: Any) -> None:
     """As Lightning's, which trains with bfloat16 where a CPU is asked for float16, and says so."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import pstats
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from nets import QUIET, GluonModel, loader
 
 import gluongraph.lightning as L
-from gluongraph.lightning.profilers import PyTorchProfiler, SimpleProfiler
+from gluongraph.lightning.profilers import AdvancedProfiler, PyTorchProfiler, SimpleProfiler
 
 torch = pytest.importorskip("torch")
 
@@ -82,6 +83,14 @@ def test_files(tmp_path: pathlib.Path) -> None:
     assert any(event.get("name") == "run_training_batch" for event in events)
     trainer.validate(Model(), loader(), verbose=False)
     assert len(calls) == 2 and "validation_step" in profiler.summary()
+
+
+def test_tables_in_files(tmp_path: pathlib.Path) -> None:
+    fit(Model(), SimpleProfiler(tmp_path, "simple", extended=False))
+    fit(Model(), AdvancedProfiler(tmp_path / "made", "advanced", line_count_restriction=3, dump_stats=True))
+    assert "run_training_batch" in (tmp_path / "simple.txt").read_text()
+    assert "due to restriction <3>" in (tmp_path / "made" / "advanced.txt").read_text()
+    assert pstats.Stats(str(tmp_path / "made" / "advanced.prof")).total_calls > 0
 
 
 def test_an_error_ends_the_profile(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ def parser() -> LightningArgumentParser:
 
 def trainer(folder: pathlib.Path | None, rank: int = 0) -> Any:
     log_dir = None if folder is None else str(folder)
-    return SimpleNamespace(log_dir=log_dir, is_global_zero=rank == 0, broadcast=lambda text: text)
+    return SimpleNamespace(log_dir=log_dir, is_global_zero=rank == 0, broadcast=lambda text: text, loggers=[])
 
 
 def test_it_is_written_once(parser: LightningArgumentParser, tmp_path: pathlib.Path) -> None:
@@ -48,12 +48,15 @@ def test_it_overwrites_nothing(parser: LightningArgumentParser, tmp_path: pathli
     assert (tmp_path / "config.yaml").read_text().strip() == "size: 3"
 
 
-@pytest.mark.parametrize(
-    ("folder", "rank", "how"), [(False, 0, {}), (True, 1, {}), (True, 0, {"save_to_log_dir": False})]
-)
+@pytest.mark.parametrize(("folder", "rank", "how"), [(False, 0, {}), (True, 1, {}), (True, 0, {"beside_logs": True})])
 def test_where_nothing_is_written(
     parser: LightningArgumentParser, tmp_path: pathlib.Path, folder: bool, rank: int, how: dict[str, bool]
 ) -> None:
     callback = SaveConfigCallback(parser, parser.parse_args([]), **how)
     callback.setup(trainer(tmp_path if folder else None, rank), None, "fit")
     assert not list(tmp_path.iterdir())
+
+
+def test_one_that_would_save_nothing_is_refused(parser: LightningArgumentParser) -> None:
+    with pytest.raises(ValueError, match="would save nothing"):
+        SaveConfigCallback(parser, parser.parse_args([]), save_to_log_dir=False)

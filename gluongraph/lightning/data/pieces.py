@@ -43,13 +43,14 @@ def take(loader: Any) -> Json:
     for place, thing in _things(loader).items():
         if is_stateful(thing):
             try:
-                found[place] = {"state": plain.to_json(thing.state_dict(), f"the state of {type(thing).__name__}")}
+                name = type(thing).__name__
+                found[place] = {"state": plain.to_json(thing.state_dict(), f"the state of {name}"), "class": name}
             except NotImplementedError:
                 continue
         elif _is_generator(thing):
             found[place] = {"generator": generator_text(thing.get_state())}
         elif callable(getattr(thing, "set_epoch", None)) and type(getattr(thing, "epoch", None)) is int:
-            found[place] = {"epoch": thing.epoch}
+            found[place] = {"epoch": thing.epoch, "class": type(thing).__name__}
     return found
 
 
@@ -80,14 +81,14 @@ def put(loader: Any, told: Json, between: bool = False) -> None:
     things = _things(loader)
     for place, state in told.items():
         thing = things.get(place)
-        if thing is None:
-            continue
-        if "state" in state:
+        if thing is None or ("sampler" in place and state.get("class") not in (None, type(thing).__name__)):
+            continue  # another number of ranks has samplers of another class
+        if "state" in state and is_stateful(thing):
             inner = plain.from_json(state["state"])
             thing.load_state_dict(_without_numpy(inner) if between and isinstance(thing, gluon.data.Sampler) else inner)
-        elif "generator" in state:
+        elif "generator" in state and _is_generator(thing):
             thing.set_state(generator_bytes(state["generator"]))
-        else:
+        elif "epoch" in state and callable(getattr(thing, "set_epoch", None)):
             thing.set_epoch(state["epoch"])
 
 

@@ -18,6 +18,7 @@ from gluongraph.lightning.data import generators, pieces, skipping
 from gluongraph.lightning.data.combined import CombinedLoader, batches, close
 from gluongraph.lightning.data.loaders import begin, is_gluon_loader, length, num_samples
 from gluongraph.lightning.data.persistent import has_workers, keeps_workers
+from gluongraph.lightning.data.sampling import order_of
 from gluongraph.lightning.errors import MisconfigurationException, misconfigured
 
 Json = dict[str, Any]
@@ -147,6 +148,7 @@ class EpochIterator(Iterator[Any]):
         now = generators.to_json(generators.take())
         done = self.taken if completed is None else completed
         state: Json = {"format": 1, "batches": done, "finished": False, "samples": self._samples(), "now": now}
+        state["orders"] = [order_of(each) for each in self._loaders]
         state["length"], state["fixed"] = self._length, not any("loader" in each for each in self._pieces)
         if self._iterator is None and self._state is not None:  # nothing has happened since the state was taken
             return self._state
@@ -266,6 +268,9 @@ class EpochIterator(Iterator[Any]):
         for before, now in zip(state["samples"], self._samples(), strict=True):
             if before != now:
                 raise self._misfit(f"a dataset of {before} samples; here it has {now}")
+        for order, each in zip(state.get("orders", ()), self._loaders, strict=False):
+            if order != (here := order_of(each)):
+                raise self._misfit(f"{_told(order)}; here it is {_told(here)}")
         if state["length"] != self._length and state["fixed"]:
             raise self._misfit(f"{state['length']} batches in an epoch; here are {self._length}")
 
@@ -277,8 +282,11 @@ class EpochIterator(Iterator[Any]):
     def _restore_between(self, state: Json) -> None:
         """At the end of an epoch, or before its first batch: what the next pass depends on."""
         if len(state["between"]) == len(self._loaders):
-            for loader, told, before in zip(self._loaders, state["between"], state["samples"], strict=True):
-                if before == num_samples(loader):  # another number of samples: new data, whose passes begin anew
+            orders = state.get("orders", [order_of(each) for each in self._loaders])
+            for loader, told, before, order in zip(
+                self._loaders, state["between"], state["samples"], orders, strict=True
+            ):
+                if before == num_samples(loader) and order == order_of(loader):  # else passes begin anew
                     pieces.put(loader, told, between=True)
         self._measure()
         generators.put(generators.from_json(state["now"]))
@@ -322,3 +330,7 @@ class EpochIterator(Iterator[Any]):
                     f"{self._name}: its workers were those of epochs before (persistent_workers=True). What they draw "
                     "at random follows from those, and is not what it would have been; all else is"
                 )
+
+
+def _told(order: str) -> str:
+    return f"the order of a {order}" if order else "a fixed order"

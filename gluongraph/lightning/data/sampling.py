@@ -150,6 +150,25 @@ def is_shuffled(loader: Any) -> bool:
     return isinstance(sampler_of(loader), kinds if data is None else (*kinds, data.RandomSampler))
 
 
+def order_of(loader: Any) -> str:
+    """The class of sampler that decides the order: "RandomSampler", "DistributedSampler", or "" of one whose order is
+    fixed on any number of ranks. With another number of ranks it may be another class, which draws other orders.
+
+    >>> from gluongraph import gluon
+    >>> from gluongraph.lightning.data.sampling import order_of
+    >>> order_of(gluon.data.DataLoader([1, 2], batch_size=1, shuffle=True))
+    'RandomSampler'
+    """
+    if isinstance(loader, ArrayLoader) or not (is_gluon_loader(loader) or is_torch_loader(loader)):
+        return ""
+    if _is_iterable_dataset(loader):
+        return ""
+    sampler = sampler_of(loader)
+    by_rank = type(sampler).__name__ == "DistributedSampler"
+    by_rank = by_rank and (is_gluon_loader(loader) or bool(getattr(sampler, "shuffle", False)))
+    return type(sampler).__name__ if by_rank or is_shuffled(loader) else ""
+
+
 def without_shuffling(loader: Any, name: str) -> Any:
     """The loader that reads its samples in their order, as overfitting on some batches needs; `name` is "train".
 

@@ -151,6 +151,8 @@ class EagerEngine:
             return None
         hooks.call("on_before_backward", loss)
         self._backward(loss, trainer.window_length(batch_idx), batch_idx % every == 0)
+        if batch_idx % every:  # else the next run clears them before it adds its own
+            trainer.counters.begun = False
         if self._average is not None and not accumulates:
             self._average.average()
         hooks.call("on_after_backward")
@@ -208,6 +210,7 @@ class EagerEngine:
             self.trainer.hooks.call("on_before_optimizer_step", optimizer)
             closure = self._checking(optimizer, closure)
         made, self._updated = self._own_step(optimizer, closure, how), True
+        self.trainer.counters.begun = False
         if manual:
             self.trainer.engines.count(False)
         return made

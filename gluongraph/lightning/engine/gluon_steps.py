@@ -61,7 +61,7 @@ class GluonSteps(HybridBlock):
             if kind == "training_step":
                 self._check_trains(result)
         reads.guard()
-        values = [v if isinstance(v, NDArray) else NDArray(np.asarray(v, np.float64)) for v in recorder.values]
+        values = [v if isinstance(v, NDArray) else NDArray(np.asarray(v, np.float64)) for v in recorder.outputs]
         return Traced(result, tuple(recorder.logged), values)
 
     def _check_trains(self, result: Any) -> None:

@@ -58,9 +58,11 @@ class StagedEngine(FusedEngine):
         made = super().train(arrays, structure, True)
         if made is None:
             return None
+        if batch_idx % trainer.accumulate_grad_batches:  # else the next run clears them before it adds its own
+            trainer.counters.begun = False
         if hooks.anybody("on_before_backward"):
             hooks.call("on_before_backward", to_user(made[0], self.torch))
-        if hooks.anybody("on_after_backward"):
+        if hooks.anybody("on_after_backward") and self.step.accumulator.samples:
             window = trainer.window_length(batch_idx)
             self._scale(1 / window)
             with self._visible():
@@ -79,6 +81,8 @@ class StagedEngine(FusedEngine):
         trainer, accumulator = self.trainer, self.step.accumulator
         if trainer.lightning_remainder:
             self.divide_by(trainer.accumulate_grad_batches)
+        if not accumulator.samples:
+            return  # all batches of the window were left out, and there is no update
         self._scale(1 / accumulator.samples)
         accumulator.samples = 1
         with self._visible():

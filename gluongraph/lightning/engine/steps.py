@@ -21,7 +21,8 @@ TRAINS_NOTHING = "training_step gave a loss that depends on no parameter that is
 
 @dataclass
 class Traced:
-    """What a traced step function gives: its result, the values that it logs, and the calls of torchmetrics' objects
+    """What a traced step function gives: its result, the values that it logs (then numbers of samples that it computes
+    for them, see `Accumulator.record`), and the calls of torchmetrics' objects
     that are to be made on `arguments`, with what is logged of them."""
 
     result: Any

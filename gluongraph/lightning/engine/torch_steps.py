@@ -183,7 +183,7 @@ def _step_module(
                 result = getattr(module, kind)(*arguments(module, kind, batch, dataloader_idx))
             refuse_in_result(result, kind)
             effects.see(result)
-            values = [value if hasattr(value, "shape") else float(value) for value in _tensors(recorder.values)]
+            values = [value if hasattr(value, "shape") else float(value) for value in _tensors(recorder.outputs)]
             return result, values, [each.detach() for each in recorder.calls.tensors]
 
     Step.__name__ = Step.__qualname__ = f"{type(module).__name__}.{kind}"

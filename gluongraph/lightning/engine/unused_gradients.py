@@ -1,14 +1,22 @@
-"""Gradients of eager steps that no update has used yet, as a checkpoint holds them."""
+"""Gradients of eager steps that no update has used yet, as a checkpoint holds them.
+
+Those of compiled steps are sums over the batches of a window (`checkpoint.gradients`); these are parts of its mean, and
+divided by the length of the window already.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from gluongraph.checkpoint.part import REST
 from gluongraph.checkpoint.ranks import MEAN
+from gluongraph.runtime.checkpoint import Content
 from gluongraph.storage import Array
+from gluongraph.tracing.accumulation import WINDOW
 
 PREFIX = f"{MEAN}grad:"  # each rank has its own, and updates are made by their mean
 SPARSE = "sparse:"  # those of rows, as of Embedding(sparse=True)
@@ -44,6 +52,30 @@ def put(module: Any, block: Any, torch: bool, arrays: Mapping[str, Array]) -> No
             if (saved := arrays.get(PREFIX + kind + name)) is not None:
                 gradient = to_torch(np.array(saved, copy=True)).reshape(parameter.shape)
                 parameter.grad = gradient.to_sparse(1) if kind else gradient
+
+
+def for_mode(content: Content, eager: bool, torch: bool, batches: int, length: int) -> Content:
+    """The content of a checkpoint whose window of `batches` out of `length` goes on eagerly, or compiled, whichever it
+    was."""
+    rest = content.groups[REST]
+    own = {name: array for name, array in rest.items() if name.startswith(PREFIX)}
+    if not batches or bool(own) is eager:  # nothing is to be gone on from, or what the mode takes
+        return content
+    if eager:
+        end = "" if torch else "@0"
+        made = {
+            f"{PREFIX}{name.removeprefix(WINDOW)}{end}": array / length
+            for name, array in rest.items()
+            if name.startswith(WINDOW)
+        }
+        told = None
+    else:
+        sums = {name.removeprefix(PREFIX).removeprefix(SPARSE).partition("@")[0]: array for name, array in own.items()}
+        made = {WINDOW + name: array * array.dtype.type(length) for name, array in sums.items()}
+        told = {"batches": batches, "samples": float(batches), "names": list(sums)}
+    others = {name: array for name, array in rest.items() if not name.startswith((PREFIX, WINDOW))}
+    about = {**content.about, "parts": {**content.about["parts"], "window": told}}
+    return replace(content, groups={**content.groups, REST: {**others, **made}}, about=about)
 
 
 def _of_blocks(block: Any) -> Iterator[tuple[str, Any]]:

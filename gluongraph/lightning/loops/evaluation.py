@@ -27,7 +27,7 @@ class EvaluationLoop:
         self.loaders: list[Any] | None = None
         self.batches: list[int | float] = []
         self.is_reading = False  # has a loader been begun, and not come to its end?
-        self._seen: dict[int | None, int] = {}  # batches of each loader, in all runs: the x axis of logged steps
+        self._seen: dict[int | None, int] = {}  # batches of each loader since `setup`: the x axis of logged steps
 
     @property
     def _short(self) -> str:
@@ -35,10 +35,10 @@ class EvaluationLoop:
 
     def setup(self) -> None:
         """Ask for the loaders, and find how many batches of each are run."""
-        trainer = self.trainer
+        trainer, self._seen = self.trainer, {}
         limit = getattr(trainer, f"limit_{self._short}_batches")
         if limit == 0 or (self.kind != "predict" and not trainer.has_step(f"{self.kind}_step")):
-            self.loaders, self.batches, self._seen = [], [], {}
+            self.loaders, self.batches = [], []
             return
         self.loaders = trainer.data.evaluation(self._short)
         if len(self.loaders) > 1 and trainer.has_step(f"{self.kind}_step"):

@@ -30,6 +30,7 @@ class FitLoop:
         self._batches_stay = False  # is known that the loader does not write batches over those before?
         self._said_min = False
         self._loaded_epoch = -1
+        self.plateau_due = False  # is a step of schedulers left that look at a metric of the last epoch?
 
     # -- what is to be done
 
@@ -171,6 +172,9 @@ class FitLoop:
         """Run all epochs that are left."""
         trainer = self.trainer
         self.setup()
+        if self.plateau_due:  # of the epoch at whose end the checkpoint was saved
+            step_schedulers(trainer, "epoch", self.counters.epoch, plateau=True)
+            self.plateau_due = False
         if self.num_batches == 0 or self.done:
             return
         trainer.last_validation = time.monotonic()
@@ -178,10 +182,8 @@ class FitLoop:
         if self.counters.batch_idx < 0:
             trainer.data.finish_epoch(self.loader, self.counters.epoch, self.num_batches)
         trainer.hooks.call("on_train_start")
-        while True:
+        while not self.done:
             self._epoch()
-            if self.done:
-                break
         trainer.hooks.call("on_train_end")
 
     def _epoch(self) -> None:
@@ -198,9 +200,9 @@ class FitLoop:
         with trainer.profiler.profile("run_training_epoch"):
             if resumed:
                 self._resume_batch(batches)
-            if not resumed or not self._done_within():
+            if not self._done_within():
                 self._run_batches(batches)
-        if counters.batch_idx < 0 and not self._skip_epoch:
+        if counters.batch_idx < 0 and not self._skip_epoch and not trainer.should_stop:
             raise misconfigured("the training loader gave no batch", help="give a loader that has some")
         self._end_epoch()
 
@@ -214,7 +216,7 @@ class FitLoop:
         trainer.hooks.call_module("on_train_epoch_end")
         trainer.hooks.call_callbacks("on_train_epoch_end", monitoring=True)
         log.refresh()
-        if self._at_last_batch:
+        if self.at_last_batch:
             step_schedulers(trainer, "epoch", counters.epoch + 1, plateau=True)
         counters.logged_steps -= 1
         log.write(log.store.metrics(False)["log"])
@@ -234,8 +236,7 @@ class FitLoop:
                 if (batch := next(batches, _ENDED)) is _ENDED:
                     break
                 if count < 2:
-                    counters.batch_idx += 1
-                    counters.batches_seen += 1
+                    counters.begin_batch()
                     counters.is_last_batch = batches.is_last
                     self._advance(batch)
                 else:
@@ -246,7 +247,7 @@ class FitLoop:
 
     def _done_within(self) -> bool:
         """Does the epoch end after this batch?"""
-        if self._steps_done or self._at_last_batch:
+        if self._steps_done or self.at_last_batch:
             return True
         if self.trainer.should_stop:
             if self.can_stop_early:
@@ -260,14 +261,15 @@ class FitLoop:
         return False
 
     @property
-    def _at_last_batch(self) -> bool:
+    def at_last_batch(self) -> bool:
+        """Was the last batch that of an epoch's end?"""
         return self.counters.is_last_batch or self.counters.batch_idx + 1 == self.num_batches
 
     @property
     def _accumulates(self) -> bool:
         """Are the gradients of this batch added, without an update after it?"""
         every = self.trainer.accumulate_grad_batches
-        return (self.counters.batch_idx + 1) % every != 0 and not self._at_last_batch
+        return (self.counters.batch_idx + 1) % every != 0 and not self.at_last_batch
 
     def _advance(self, batch: Any) -> None:
         """One batch, with all that is due around it."""
@@ -277,14 +279,18 @@ class FitLoop:
         hooks.call_callbacks("on_train_batch_start", batch, index)
         if hooks.overridden("on_train_batch_start") and hooks.call_module("on_train_batch_start", batch, index) == -1:
             self._skip_epoch, trainer.batch = True, None
+            counters.is_last_batch, counters.begun = True, False
+            step_schedulers(trainer, "step", index + 1, plateau=False)
+            step_schedulers(trainer, "epoch", counters.epoch + 1, plateau=False)
             return
         accumulates = self._accumulates
         counters.steps_before_batch = counters.global_step
         with trainer.measured("run_training_batch"):
             result = trainer.engines.train(batch, index, accumulates)
+        counters.begun = False
         if not accumulates:
             step_schedulers(trainer, "step", index + 1, plateau=False)
-        if self._at_last_batch:
+        if self.at_last_batch:
             step_schedulers(trainer, "epoch", counters.epoch + 1, plateau=False)
         counters.due = "batch_end"
         self._end_batch(result, batch, index)
@@ -344,7 +350,7 @@ class FitLoop:
         trainer, counters = self.trainer, self.counters
         if not self.validates_in_epoch():
             return False
-        last = self._at_last_batch
+        last = self.at_last_batch
         if last and self.val_check_batch == math.inf:
             return True
         if trainer.should_stop and self.can_stop_early:
@@ -449,8 +455,7 @@ class FitLoop:
             trainer.engines.train_many(stacks, structure, len(many))
         self._count(len(many))
         if rest is not None:
-            counters.batch_idx += 1
-            counters.batches_seen += 1
+            counters.begin_batch()
             self._advance(rest)
 
 

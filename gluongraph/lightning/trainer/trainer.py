@@ -17,12 +17,12 @@ from gluongraph.lightning.engine.engines import JOINED
 from gluongraph.lightning.errors import misconfigured
 from gluongraph.lightning.foreign import is_data_module
 from gluongraph.lightning.loggers.logger import Logger
-from gluongraph.lightning.profilers import profiler_of
+from gluongraph.lightning.profilers import PassThroughProfiler, profiler_of
 from gluongraph.lightning.ranks import Ranks
 from gluongraph.lightning.run import TRUE_PRECISIONS, Run
 from gluongraph.lightning.run_state import RunState
 from gluongraph.lightning.states import RunningStage
-from gluongraph.lightning.strategies import strategy_of_trainer
+from gluongraph.lightning.strategies import Strategy, strategy_of_trainer
 
 
 class Trainer(RunState):
@@ -81,7 +81,7 @@ class Trainer(RunState):
         self,
         *,
         accelerator: Any = "auto",
-        strategy: Any = "auto",
+        strategy: str | Strategy = "auto",
         devices: Any = "auto",
         num_nodes: int = 1,
         precision: Any = None,
@@ -112,7 +112,7 @@ class Trainer(RunState):
         benchmark: bool | None = None,
         inference_mode: bool = True,
         use_distributed_sampler: bool = True,
-        profiler: Any = None,
+        profiler: str | PassThroughProfiler | None = None,
         detect_anomaly: bool = False,
         barebones: bool = False,
         plugins: Any = None,
@@ -212,6 +212,8 @@ class Trainer(RunState):
         if max_epochs is None:
             max_epochs = 1000 if max_steps == -1 and self.max_time is None else -1
         self.max_epochs, self.max_steps = max_epochs, max_steps
+        if min_epochs is None and min_steps is not None:
+            min_epochs = 1  # as in Lightning: an epoch that is begun is ended
         self.min_epochs, self.min_steps = min_epochs or 0, min_steps
 
     def _set_limits(self, fast_dev_run: Any, train: Any, val: Any, test: Any, predict: Any, overfit: Any) -> None:

@@ -14,7 +14,7 @@ import pytest
 import resuming
 
 from gluongraph import gluon
-from gluongraph.lightning.data import ArrayLoader, CombinedLoader, EpochIterator
+from gluongraph.lightning.data import ArrayLoader, CombinedLoader, EpochIterator, sampling
 from gluongraph.lightning.errors import MisconfigurationException
 
 PROGRAM = pathlib.Path(__file__).with_name("resuming.py")
@@ -71,6 +71,36 @@ def states_of(loader: Any, **how: Any) -> list[dict[str, Any]]:
 
 def arrays(samples: int = 12, **how: Any) -> ArrayLoader:
     return ArrayLoader(np.arange(samples), batch_size=2, **how)
+
+
+def by_rank(loader: Any) -> Any:
+    return sampling.by_rank(loader, 2, 0, sampling.is_shuffled(loader))
+
+
+@pytest.mark.parametrize("framework", ["gluon", "torch"])
+def test_the_order_of_another_sampler_is_refused(framework: str) -> None:
+    """As where another number of ranks goes on: samples would be read twice, or never."""
+    make: Any = gluon.data.DataLoader
+    if framework == "torch":
+        pytest.importorskip("torch")
+        from torch.utils.data import DataLoader as make
+
+    shuffled, fixed = (make(list(range(12)), batch_size=2, shuffle=shuffle) for shuffle in (True, False))
+    wide = make(list(range(12)), batch_size=1, shuffle=True)
+    for loader, other in ((shuffled, by_rank(wide)), (by_rank(wide), shuffled), (shuffled, fixed), (fixed, shuffled)):
+        states = states_of(loader)
+        with pytest.raises(MisconfigurationException, match=r"order.*; here it is .*order.*\n.*\n.*number of ranks"):
+            EpochIterator(other, state=states[1])
+        assert len(list(EpochIterator(other, state=states[-1]))) == 0  # at the end of an epoch it goes on
+
+
+def test_a_fixed_order_goes_on_with_another_number_of_ranks() -> None:
+    torch = pytest.importorskip("torch")
+    whole, part = (torch.utils.data.DataLoader(list(range(12)), batch_size=size) for size in (2, 1))
+    rest = [each.tolist() for each in EpochIterator(by_rank(part), state=states_of(whole)[1])]
+    assert rest == [[4], [6], [8], [10]]
+    rest = [each.tolist() for each in EpochIterator(whole, state=states_of(by_rank(part))[1])]
+    assert rest == [[4, 5], [6, 7], [8, 9], [10, 11]]
 
 
 def test_another_number_of_samples_is_refused() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -142,16 +142,21 @@ CASES: dict[str, tuple[type, dict[str, Any], Callable[[], list[Any]]]] = {
 }
 
 
-def train(case: str, folder: pathlib.Path | None, path: Any = None) -> Any:
-    made, how, callbacks = CASES[case]
-    module = made()
+def fit(module: Any, callbacks: list[Any], path: Any = None, **how: Any) -> L.Trainer:
     x = np.random.RandomState(0).rand(4 * BATCHES, 3).astype(np.float32)
-    saving = [] if folder is None else [Saving(folder)]
     quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    if folder is None:
+    if not any(isinstance(each, L.callbacks.Checkpoint) for each in callbacks):
         quiet["enable_checkpointing"] = False
-    trainer = L.Trainer(max_epochs=EPOCHS, callbacks=[*callbacks(), *saving], **quiet, **how)
+    trainer = L.Trainer(max_epochs=EPOCHS, callbacks=callbacks, **quiet, **how)
     trainer.fit(module, ArrayLoader(x, x.sum(1), batch_size=4, shuffle=True, seed=1), ckpt_path=path)
+    return trainer
+
+
+def train(case: str, folder: pathlib.Path | None, path: Any = None, callbacks: Sequence[Any] = ()) -> Any:
+    made, how, own = CASES[case]
+    module = made()
+    saving = [] if folder is None else [Saving(folder)]
+    trainer = fit(module, [*own(), *callbacks, *saving], path, **how)
     return module.weights(), trainer.global_step
 
 
@@ -160,6 +165,94 @@ def test_the_bits_are_the_same(case: str, tmp_path: pathlib.Path) -> None:
     whole = train(case, tmp_path)
     for batches in (1, 2, 5, BATCHES, BATCHES + 3):
         assert train(case, None, tmp_path / f"{batches}.ckpt") == whole, f"after {batches} batches"
+
+
+MODES = ("fused", "staged", "eager"), ("gluon", "gluon, eager")
+
+
+@pytest.mark.parametrize(("begun", "gone_on"), [(a, b) for modes in MODES for a in modes for b in modes if a != b])
+def test_a_window_goes_on_in_another_mode(begun: str, gone_on: str, tmp_path: pathlib.Path) -> None:
+    whole, steps = train(begun, tmp_path)
+    for batches in (2, 5, BATCHES + 1):  # of four, of the two that are left of an epoch, and of four in the next one
+        weights, made = train(gone_on, None, tmp_path / f"{batches}.ckpt")
+        assert made == steps
+        for ours, wanted in zip(weights, whole, strict=True):
+            np.testing.assert_allclose(ours, wanted, rtol=2e-5, atol=2e-6)
+
+
+class BreaksBefore(L.callbacks.Callback):
+    """Raises an error before a batch is trained on."""
+
+    def __init__(self, batches: int):
+        self.left = batches
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        self.left -= 1
+        if self.left < 0:
+            self.stop()
+
+    def stop(self) -> None:
+        raise ZeroDivisionError
+
+
+class BreaksWithin(BreaksBefore):
+    """Raises it where the gradients of a window begin anew, which only modes other than the fused one show."""
+
+    def stop(self) -> None:
+        """Not yet."""
+
+    def on_before_zero_grad(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
+        if self.left < 0:
+            raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("case", "breaks"),
+    [
+        *((case, BreaksBefore) for case in ("fused", "staged", "eager", "gluon", "manual")),
+        *((case, BreaksWithin) for case in ("staged", "eager")),
+    ],
+)
+def test_a_batch_that_raised_an_error_is_trained_on(case: str, breaks: Any, tmp_path: pathlib.Path) -> None:
+    """From the checkpoint of an exception a training goes on with the batch that it met."""
+    whole = train(case, tmp_path)
+    for batches in (1, 4, BATCHES, 2 * BATCHES - 1):
+        saving = L.callbacks.OnExceptionCheckpoint(tmp_path, f"{batches}-error")
+        with pytest.raises(ZeroDivisionError):
+            train(case, None, callbacks=[breaks(batches), saving])
+        assert train(case, None, tmp_path / f"{batches}-error.ckpt") == whole, batches
+
+
+class OnPlateau(OfTorch):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        self.log("loss", loss, on_epoch=True)
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.net.parameters(), 0.05)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, factor=0.5, patience=0, threshold=10.0)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "monitor": "loss"}}
+
+
+class AtEpochs(L.callbacks.Callback):
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        trainer.save_checkpoint(self.folder / f"epoch{trainer.current_epoch}.ckpt")
+
+
+def test_a_schedule_on_plateaus_goes_on_from_the_end_of_an_epoch(tmp_path: pathlib.Path) -> None:
+    def rate(callbacks: Any, path: Any = None) -> Any:
+        module = OnPlateau()
+        trainer = fit(module, callbacks, path)
+        return module.weights(), trainer.optimizers[0].param_groups[0]["lr"]
+
+    whole = rate([AtEpochs(tmp_path)])
+    assert whole[1] < 0.05
+    for epoch in range(EPOCHS):
+        assert rate([], tmp_path / f"epoch{epoch}.ckpt") == whole
 
 
 def test_a_window_without_gradients_kept_is_no_larger(tmp_path: pathlib.Path) -> None:

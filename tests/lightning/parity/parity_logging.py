@@ -130,6 +130,84 @@ def log_reductions(L: ModuleType) -> Result:
 
 
 @case
+def log_reductions_of_values_that_are_no_numbers(L: ModuleType) -> Result:
+    """A NaN is not passed over, wherever the value comes from."""
+    Linear: Any = linear(L)
+
+    class Model(Linear):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.loss(batch)
+            for name in ("min", "max", "sum", "mean"):
+                self.log(name, (batch[0].mean() - 0.5).sqrt().detach(), on_step=False, on_epoch=True, reduce_fx=name)
+            return loss
+
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            value = float("nan") if batch_idx == 1 else float(batch_idx)
+            for name in ("min", "max"):
+                self.log(f"hook_{name}", value, on_step=False, on_epoch=True, reduce_fx=name)
+
+    return logged(L, Model, loader(2, rest=1))
+
+
+@case
+def log_weighted_by_what_the_step_computes(L: ModuleType) -> Result:
+    Linear: Any = linear(L)
+
+    class Model(Linear):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss, count = self.loss(batch), (batch[0] > 0).sum()
+            self.log("tensor", loss, on_step=True, on_epoch=True, batch_size=count)
+            self.log("item", loss, on_step=False, on_epoch=True, batch_size=count.item())
+            self.log("most", loss, on_step=False, on_epoch=True, batch_size=count, reduce_fx="max")
+            self.log("plain", loss, on_step=False, on_epoch=True)
+            self.log_dict({"a": loss, "b": 2 * loss}, on_step=False, on_epoch=True, batch_size=count)
+            return loss
+
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("val", self.loss(batch), batch_size=(batch[0] > 0).sum())
+
+        def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+            self.log("hook", float(batch_idx), on_step=False, on_epoch=True, batch_size=0 if batch_idx else 2)
+
+    return logged(L, Model, loader(3, rest=1), loader(2, rest=1, seed=1))
+
+
+@case
+def log_by_pythons_functions_and_by_place(L: ModuleType) -> Result:
+    Linear: Any = linear(L)
+
+    class Model(Linear):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.loss(batch)
+            self.log("max", loss, on_step=False, on_epoch=True, reduce_fx=max)
+            self.log("min", loss, on_step=False, on_epoch=True, reduce_fx=min)
+            self.log_dict({"e": loss}, True, False, True, True, "max")
+            self.log("twice", loss, on_step=False, on_epoch=True, batch_size=1)
+            self.log("twice", 2 * loss, on_step=False, on_epoch=True, batch_size=3)
+            return loss
+
+    return logged(L, Model)
+
+
+@case
+def log_of_validation_steps_in_two_fits(L: ModuleType) -> Result:
+    """The steps of validations are counted in each call anew."""
+    Linear: Any = linear(L)
+
+    class Model(Linear):
+        def validation_step(self, batch: Any, batch_idx: int) -> None:
+            self.log("val", self.loss(batch), on_step=True, on_epoch=False)
+
+    rows, model = logger(L), Model()
+    runner = trainer(L, logger=rows, max_epochs=1)
+    runner.fit(model, loader(2), loader(2, seed=1))
+    runner.validate(model, loader(2, seed=1), verbose=False)
+    runner.fit_loop.max_epochs = 2
+    runner.fit(model, loader(2), loader(2, seed=1))
+    return told(runner, model, rows)
+
+
+@case
 def log_of_validation(L: ModuleType) -> Result:
     return logged(L, linear(L), val=loader(2, rest=1, seed=1))
 

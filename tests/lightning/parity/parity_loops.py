@@ -586,6 +586,54 @@ def stopped_in_validation(L: ModuleType) -> Result:
     return fit(L, loader(4), loader(1, seed=1), callbacks=[Stop()], val_check_interval=2, max_epochs=3)
 
 
+def stopped_in(L: ModuleType, hook: str, **how: Any) -> Result:
+    Base: Any = L.Callback
+
+    def stop(self: Any, runner: Any, *args: Any) -> None:
+        runner.should_stop = True
+
+    stops = type("Stops", (Base,), {hook: stop})()
+    return fit(L, loader(3), loader(1, seed=1), callbacks=[stops], max_epochs=3, **how)
+
+
+@case
+def stopped_before_the_first_epoch(L: ModuleType) -> Result:
+    return stopped_in(L, "on_train_start")
+
+
+@case
+def stopped_before_the_first_batch(L: ModuleType) -> Result:
+    return stopped_in(L, "on_train_epoch_start")
+
+
+@case
+def stopped_before_the_first_batch_with_a_least_number_of_epochs(L: ModuleType) -> Result:
+    return stopped_in(L, "on_train_epoch_start", min_epochs=2)
+
+
+@case
+def stopped_after_a_batch_with_a_least_number_of_steps(L: ModuleType) -> Result:
+    """The epoch in which they have been made comes to its end."""
+    return stopped_in(L, "on_train_batch_end", min_steps=4)
+
+
+@case
+def rest_of_an_epoch_left_out_with_schedules(L: ModuleType) -> Result:
+    Linear: Any = linear(L)
+
+    class Model(Linear):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+            return -1 if batch_idx == 2 and self.current_epoch == 0 else None
+
+        def configure_optimizers(self) -> Any:
+            optimizer = torch.optim.SGD(self.parameters(), 0.1)
+            make = torch.optim.lr_scheduler.StepLR
+            steps = {"scheduler": make(optimizer, 1, 0.9), "interval": "step"}
+            return [optimizer], [steps, make(optimizer, 1, 0.5)]
+
+    return fit(L, loader(4), module=Model, max_epochs=2)
+
+
 @case
 def rest_of_an_epoch_left_out(L: ModuleType) -> Result:
     Linear: Any = linear(L)
