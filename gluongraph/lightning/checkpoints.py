@@ -208,6 +208,7 @@ def _told(trainer: Any, weights_only: bool) -> tuple[dict[str, Any], dict[str, A
                 "counters": trainer.counters.state(),
                 "loader": trainer.data.state() if trainer.data else None,
                 "at_last_batch": trainer.fit_loop.at_last_batch,
+                "ranks": trainer.world_size,
                 "window_length": trainer.window_length(max(0, trainer.counters.batch_idx)),
             },
             "callbacks": {c.state_key: told for c in trainer.callbacks if (told := c.state_dict())},
@@ -343,6 +344,7 @@ def load_training(trainer: Any, content: Content) -> None:
     optimizer_states.check(own, trainer.optimizers, _keeps_states(trainer))
     loops, eager = checkpoint["loops"], engines.mode == "eager"
     length = loops.get("window_length", trainer.accumulate_grad_batches)
+    content = unused_gradients.for_ranks(content, loops.get("ranks", trainer.world_size), trainer.world_size)
     content = unused_gradients.for_mode(content, eager, trainer.is_torch, loops["counters"]["window"], length)
     state.put_all(*state.ready(step, content))
     if eager:

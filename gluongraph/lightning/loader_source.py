@@ -10,7 +10,7 @@ from typing import Any
 from gluongraph.lightning.data import pieces, sampling
 from gluongraph.lightning.data.array_loader import ArrayLoader
 from gluongraph.lightning.data.combined import CombinedLoader, as_evaluation_loaders, as_training_loader, flatten
-from gluongraph.lightning.data.loaders import check_loader, is_gluon_loader, is_torch_loader, num_samples, set_epoch
+from gluongraph.lightning.data.loaders import is_gluon_loader, is_torch_loader, num_samples, set_epoch
 from gluongraph.lightning.data.persistent import end_workers, start_workers
 from gluongraph.lightning.data.position import EpochIterator
 from gluongraph.lightning.datamodule import LightningDataModule
@@ -65,13 +65,8 @@ class LoaderSource:
         Raises:
             MisconfigurationException: there is none, or it is no loader.
         """
-        trainer = self.trainer
-        passes = trainer.max_epochs != 1
-        loader = as_training_loader(self._request("train"))
-        parts = _flat([loader])
-        for part in parts:
-            check_loader(part, "train_dataloaders", passes)
-        made = [self._prepared(part, "train") for part in parts]
+        loader = as_training_loader(self._request("train"), passes=self.trainer.max_epochs != 1)
+        made = [self._prepared(part, "train") for part in _flat([loader])]
         if isinstance(loader, CombinedLoader):
             loader.flattened = made
             return loader

@@ -18,7 +18,7 @@ from gluongraph.lightning.hparams import HyperparametersMixin
 from gluongraph.lightning.metric_objects import BatchValue, is_collection, is_metric, members_of, metrics_of
 from gluongraph.lightning.metrics import Logged, reduction_of
 from gluongraph.lightning.read_attributes import other_for_each_batch
-from gluongraph.lightning.recording import current_recorder, not_loggable
+from gluongraph.lightning.recording import current_recorder, not_loggable, told_to_recorder
 
 if TYPE_CHECKING:
     from gluongraph.lightning.trainer import Trainer
@@ -221,6 +221,7 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
 
     # -- logging
 
+    @told_to_recorder
     def log(
         self,
         name: str,
@@ -345,6 +346,7 @@ class LightningModule(ModelHooks, DataHooks, HyperparametersMixin, _Base):
             dataloader_idx=self.trainer.dataloader_idx,
         )
 
+    @told_to_recorder
     def log_dict(
         self,
         dictionary: Mapping[str, Any],

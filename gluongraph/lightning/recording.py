@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from gluongraph.errors import warn
 from gluongraph.lightning.errors import MisconfigurationException, misconfigured
@@ -14,6 +15,8 @@ from gluongraph.lightning.metric_objects import BatchValue, MetricCalls, is_metr
 from gluongraph.lightning.metrics import OF_DATA, Logged, Observed
 
 _LOCAL = threading.local()
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Recorder:
@@ -23,6 +26,7 @@ class Recorder:
 
     def __init__(self, fx: str) -> None:
         self.fx = fx
+        self.refused: MisconfigurationException | None = None  # the error of `self.log`
         self.clear()
 
     def clear(self) -> None:
@@ -80,6 +84,22 @@ def of_data(logged: Logged) -> tuple[Logged, list[Any]]:
     if given is None or isinstance(given, (int, float)):
         return logged, []
     return replace(logged, batch_size=OF_DATA), [given]
+
+
+def told_to_recorder(method: Callable[P, R]) -> Callable[P, R]:
+    """A method that tells the recorder what it refuses, which is the user's mistake, and not one that a step cannot be
+    traced for."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **how: P.kwargs) -> R:
+        try:
+            return method(*args, **how)
+        except MisconfigurationException as error:
+            if (recorder := current_recorder()) is not None:
+                recorder.refused = error
+            raise
+
+    return call
 
 
 def not_loggable(name: str, value: Any) -> MisconfigurationException:

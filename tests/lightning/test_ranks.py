@@ -139,6 +139,64 @@ def test_ranks_go_on_within_an_epoch(mode: str, tmp_path: pathlib.Path) -> None:
     assert run_ranks(2, RESUMED, mode, tmp_path, timeout=200) == ["same\n", "same\n"]
 
 
+OTHERS = """
+import sys, warnings
+import torch
+import gluongraph.lightning as L
+
+warnings.simplefilter("ignore")
+mode, path, devices, saves = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4] == "save"
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, batch_idx):
+        return torch.nn.functional.mse_loss(self.net(batch[0]), batch[1])
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+class Staged(Model):
+    def on_after_backward(self):
+        pass
+
+class Saving(L.callbacks.Checkpoint):
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        if batch_idx == 4:
+            trainer.save_checkpoint(path)
+
+x = torch.randn(24, 4, generator=torch.Generator().manual_seed(1))
+data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
+trainer = L.Trainer(max_epochs=1, devices=devices, strategy="ddp", logger=False, enable_progress_bar=False,
+                    enable_model_summary=False, callbacks=[Saving()] if saves else [], enable_checkpointing=saves,
+                    accumulate_grad_batches=3, eager=mode == "eager")
+model = (Staged if mode == "staged" else Model)()
+trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=4 // devices), ckpt_path=None if saves else path)
+weights = [round(value, 5) for p in model.parameters() for value in p.flatten().tolist()]
+print(f"{weights} {trainer.global_step}\\n", end="", flush=True)
+"""
+
+
+@needs_mpi
+@pytest.mark.parametrize("mode", ["fused", "staged", "eager"])
+def test_another_number_of_ranks_goes_on_within_a_window(mode: str, tmp_path: pathlib.Path) -> None:
+    """With a batch of half the size on each of two ranks, where samples have a fixed order."""
+
+    def alone(what: str) -> str:
+        words = [sys.executable, "-c", OTHERS, mode, str(tmp_path / "a.ckpt"), "1", what]
+        return subprocess.run(words, capture_output=True, text=True, check=True, timeout=200).stdout
+
+    def two(what: str) -> list[str]:
+        return run_ranks(2, OTHERS, mode, tmp_path / "a.ckpt", 2, what, timeout=200)
+
+    whole = alone("save")
+    assert whole.endswith(" 2\n") and two("go on") == [whole, whole]
+    assert two("save") == [whole, whole] and alone("go on") == whole
+
+
 def test_a_program_without_a_file_cannot_start_ranks() -> None:
     program = "import gluongraph.lightning as L; L.Trainer(devices=2)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)

@@ -256,8 +256,9 @@ def _is_element(value: Any) -> bool:
     return is_batch(value) or is_array(value) or isinstance(value, (int, float, str, bytes)) or value is None
 
 
-def as_training_loader(loaders: Any, name: str = "train_dataloaders") -> Any:
-    """One loader of what a user gives for training: several are read together, shorter ones again.
+def as_training_loader(loaders: Any, name: str = "train_dataloaders", passes: bool = True) -> Any:
+    """One loader of what a user gives for training: several are read together, shorter ones again. Without `passes` a
+    single one is read once.
 
     >>> from gluongraph.lightning.data.combined import as_training_loader
     >>> as_training_loader(range(3)), as_training_loader([range(3), range(2)]).mode
@@ -271,7 +272,10 @@ def as_training_loader(loaders: Any, name: str = "train_dataloaders") -> Any:
     if not isinstance(loaders, CombinedLoader) and _parts(loaders) is not None:
         _refuse_arrays(loaders, name)
         made = CombinedLoader(loaders, "max_size_cycle")
-    for each in made.flattened if isinstance(made, CombinedLoader) else [made]:
+    if not isinstance(made, CombinedLoader):
+        check_loader(made, name, passes)
+        return made
+    for each in made.flattened:
         check_loader(each, name)
     return made
 

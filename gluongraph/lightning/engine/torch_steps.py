@@ -161,7 +161,12 @@ class TorchSteps(ModuleBlock):
             recorded(module, recorder),
         ):
             reads.note(self._changes, "parts", self._changes.parts)
-            return export.export(step, examples, {}, None, otherwise=EAGER)
+            try:
+                return export.export(step, examples, {}, None, otherwise=EAGER)
+            except ExportError as error:
+                if recorder.refused is not None and error.__cause__ is recorder.refused:
+                    raise recorder.refused from None
+                raise
 
 
 def _step_module(

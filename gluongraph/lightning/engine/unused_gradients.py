@@ -78,6 +78,20 @@ def for_mode(content: Content, eager: bool, torch: bool, batches: int, length: i
     return replace(content, groups={**content.groups, REST: {**others, **made}}, about=about)
 
 
+def for_ranks(content: Content, before: int, now: int) -> Content:
+    """The content of a checkpoint that `before` ranks have saved, for `now` ranks. Compiled steps count one batch for
+    each rank, and a batch of the loop is one of all ranks: those of the window so far get the weight of later ones."""
+    window = content.about["parts"].get("window")
+    if before == now or window is None:
+        return content
+    factor = now / before
+    rest = content.groups[REST]
+    sums = {name: array * array.dtype.type(factor) for name, array in rest.items() if name.startswith(WINDOW)}
+    parts = {**content.about["parts"], "window": {**window, "samples": window["samples"] * factor}}
+    groups = {**content.groups, REST: {**rest, **sums}}
+    return replace(content, groups=groups, about={**content.about, "parts": parts})
+
+
 def _of_blocks(block: Any) -> Iterator[tuple[str, Any]]:
     """The gradients of a block that each backward writes anew; a checkpoint of any step has those that are added to."""
     for name, parameter in block._collect_params_with_prefix().items():

@@ -491,3 +491,38 @@ def test_arrays_are_tensors_for_torch_modules_that_run_eagerly() -> None:
     seen = model.seen
     assert torch.is_tensor(seen["x"]) and np.array_equal(seen["y"], y[:8]) and seen["scale"].shape == ()
     assert seen["own"] is own and seen["name"] == "first"
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "vector": (lambda m, loss, x: m.log("x", x), "one element, not"),
+    "twice": (lambda m, loss, x: (m.log("x", loss), m.log("x", loss, prog_bar=True)), "called twice"),
+    "reduction": (lambda m, loss, x: m.log("x", loss, reduce_fx="median"), "reduce_fx='median'"),
+    "dict": (lambda m, loss, x: m.log("x", {"a": loss}), "a dict was given"),
+    "text": (lambda m, loss, x: m.log("x", "text"), "one element, not str"),
+    "nowhere": (lambda m, loss, x: m.log_dict({"x": loss}, on_step=False, on_epoch=False), "nobody would see it"),
+}
+
+
+@pytest.mark.parametrize("eager", [False, True])
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_logged_wrongly_in_a_torch_step_is_the_users_mistake(what: str, eager: bool) -> None:
+    """The error is that of self.log, in each mode, and does not advise another one."""
+    torch = pytest.importorskip("torch")
+    log, message = WRONG[what]
+
+    class Model(L.LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = torch.nn.Linear(6, 3)
+
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss = self.net(batch[0]).mean()
+            log(self, loss, batch[0])
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    with pytest.raises(L.MisconfigurationException, match=message) as error:
+        L.Trainer(max_epochs=1, eager=eager, **QUIET).fit(Model(), loader())
+    assert "test_modes.py" in str(error.value) and "eager=True" not in str(error.value)

@@ -424,3 +424,13 @@ def test_a_batch_whose_update_is_skipped_is_logged(how: dict[str, Any], skipped:
     assert trainer.callback_metrics["loss_epoch"] == 2.5
     assert trainer.callback_metrics["largest"] == 5.0
     assert [row["loss_step"] for row in rows.rows if "loss_step" in row] == last
+
+
+def test_what_can_be_read_once_is_read_once() -> None:
+    batches = list(loader())
+    trainer, model = L.Trainer(max_epochs=1, **QUIET), GluonModel()
+    trainer.fit(model, iter(batches))
+    assert trainer.global_step == len(batches)
+    assert trainer.validate(model, iter(batches), verbose=False)[0]["val_loss"] > 0
+    with pytest.raises(L.MisconfigurationException, match="can be read once"):
+        L.Trainer(max_epochs=2, **QUIET).fit(model, iter(batches))
