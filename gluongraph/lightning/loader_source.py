@@ -122,9 +122,15 @@ class LoaderSource:
         if self._epoch is None:
             return None
         validation = [{"samples": num_samples(each), "pieces": self._pieces(each)} for each in self._validated()]
-        begun = self.trainer.counters.begun  # a batch, which a training that goes on is to train on
-        completed = max(0, self._epoch.taken - 1) if begun else None
-        return {**self._epoch.state_dict(completed), "validation": validation}
+        return {**self._epoch.state_dict(self._completed()), "validation": validation}
+
+    def _completed(self) -> int | None:
+        """How many batches of the epoch are done, where more have been taken: those are trained on once more, since an
+        error has come before their updates. None where all are."""
+        assert self._epoch is not None
+        counters, taken = self.trainer.counters, self._epoch.taken
+        done: int = counters.state()["batch_idx"] + 1
+        return done if done < taken and (counters.begun or not self._epoch.finished) else None
 
     def _validated(self) -> list[Any]:
         """The loaders of the validation within a training."""

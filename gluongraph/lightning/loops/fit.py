@@ -172,6 +172,7 @@ class FitLoop:
         """Run all epochs that are left."""
         trainer = self.trainer
         self.setup()
+        self.counters.begun = False  # by a call that an error has ended
         if self.plateau_due:  # of the epoch at whose end the checkpoint was saved
             step_schedulers(trainer, "epoch", self.counters.epoch, plateau=True)
             self.plateau_due = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -216,11 +216,47 @@ class BreaksWithin(BreaksBefore):
 def test_a_batch_that_raised_an_error_is_trained_on(case: str, breaks: Any, tmp_path: pathlib.Path) -> None:
     """From the checkpoint of an exception a training goes on with the batch that it met."""
     whole = train(case, tmp_path)
-    for batches in (1, 4, BATCHES, 2 * BATCHES - 1):
+    for batches in (0, 1, 4, BATCHES, 2 * BATCHES - 1):
         saving = L.callbacks.OnExceptionCheckpoint(tmp_path, f"{batches}-error")
         with pytest.raises(ZeroDivisionError):
             train(case, None, callbacks=[breaks(batches), saving])
         assert train(case, None, tmp_path / f"{batches}-error.ckpt") == whole, batches
+
+
+class BreaksOnce:
+    """A loader that raises an error while batches are read ahead."""
+
+    def __init__(self, reads: int):
+        self.left = reads
+
+    def __len__(self) -> int:
+        return 40
+
+    def __iter__(self) -> Iterator[Any]:
+        for number in range(40):
+            self.left -= 1
+            if self.left == 0:
+                raise ZeroDivisionError
+            x = np.random.RandomState(number).rand(4, 3).astype(np.float32)
+            yield x, x.sum(1)
+
+
+@pytest.mark.parametrize("reads", [1, 13, 40, 41, 60])
+def test_batches_that_were_read_ahead_are_trained_on(reads: int, tmp_path: pathlib.Path) -> None:
+    """Where several steps are one call, an error of the loader comes before the updates of the batches before it."""
+
+    def fitted(reads: int, callbacks: Any = (), path: Any = None) -> Any:
+        module = OfTorch()
+        quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+        quiet["enable_checkpointing"] = bool(callbacks)
+        trainer = L.Trainer(max_epochs=2, callbacks=list(callbacks), steps_per_call=8, **quiet)
+        trainer.fit(module, BreaksOnce(reads), ckpt_path=path)
+        return module.weights(), trainer.global_step
+
+    whole = fitted(1000)
+    with pytest.raises(ZeroDivisionError):
+        fitted(reads, [L.callbacks.OnExceptionCheckpoint(tmp_path, "error")])
+    assert fitted(1000, path=tmp_path / "error.ckpt") == whole
 
 
 class OnPlateau(OfTorch):
