@@ -125,7 +125,11 @@ OF_TORCH = {
     s for s in SCRIPTS if "    pip install torch\n" in (ROOT / s).read_text() and s.startswith("examples/lightning")
 }
 ALONE = [script for script in SCRIPTS if script not in OF_TORCH]
-PEERS = {"torch": 'find_spec("torch")', "mxnet": "GG_MXNET_PYTHON"}  # and what a script that needs it asks for first
+PEERS = {  # and what a script that needs it asks for first
+    "torch": 'find_spec("torch")',
+    "mxnet": "GG_MXNET_PYTHON",
+    **dict.fromkeys(("cuda", "nccl"), "except (ImportError"),  # a PyTorch that is built for CUDA installs them
+}
 HELP = """
 import runpy, sys
 from environment import PROJECT, Without, strangers
