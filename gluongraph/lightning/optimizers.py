@@ -181,7 +181,7 @@ class LightningOptimizer:
     ):
         self._optimizer, self._step, self._module = optimizer, step, module
 
-    @property  # type: ignore[misc]  # which only reads: the class is not to be set
+    @property  # type: ignore[misc]  # object's can be set, this one only be read: isinstance asks for it
     def __class__(self) -> Any:
         """The optimizer's class, as in Lightning: schedulers ask whether they are given an optimizer."""
         return type(self._optimizer)

@@ -7,6 +7,7 @@ import io
 import pstats
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -34,16 +35,16 @@ class PassThroughProfiler:
         """End what is measured, also where a run has failed."""
 
 
-class _Report(PassThroughProfiler):
+class _Report(PassThroughProfiler, ABC):
     """The base of those that tell a text in the end: they print it, or with `filename` write it to a file in `dirpath`,
     by default the working folder."""
 
     def __init__(self, dirpath: Any = None, filename: str | None = None) -> None:
         self.dirpath, self.filename = None if dirpath is None else Path(dirpath), filename
 
+    @abstractmethod
     def summary(self) -> str:
         """The text."""
-        raise NotImplementedError
 
     def describe(self) -> None:
         """Print the text, or write it into the file."""

@@ -43,7 +43,7 @@ from gluongraph.runtime.communicator.environment import world
 import_tvm("tvm")  # without PyTorch, whose CUDA runtime would be in the process before the fake one
 sys.path.insert(0, str(Path(__file__).parent.parent))
 import gpu  # noqa: E402 - TVM is there now
-import test_cuda  # noqa: E402
+import test_cuda  # noqa: E402 - it imports TVM, too
 
 HERE = Path(__file__).parent
 PAGE = 4096
