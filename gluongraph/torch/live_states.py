@@ -46,11 +46,11 @@ def _is_same(now: Mapping[str, tuple[Any, Any]], before: Mapping[str, tuple[Any,
 
 class LiveStates(defaultdict[Any, Any]):
     """A dictionary as `Optimizer.state` is one. `read` gives the states by tensor; it is called at the first access
-    after `forget`. `owner` is who looks at `changed`."""
+    after `forget`."""
 
-    def __init__(self, owner: object, read: Callable[[], Mapping[Any, dict[str, Any]]]):
+    def __init__(self, read: Callable[[], Mapping[Any, dict[str, Any]]]):
         super().__init__(dict)
-        self.owner, self._read = owner, read
+        self._read = read
         self._seen: Snapshot | None = None
         self._reading = False
 

@@ -48,8 +48,8 @@ class TorchOptimizers:
         self._sizes = self._count_groups()
         members, group_of = self._taken(params)
         self.rule = ParameterGroups(members, group_of, multi_precision=multi_precision, source=self)
-        # The states that the Trainer begins with; None where it has told its own to the optimizers since.
-        self._taken_states: Snapshot | None = Snapshot(self._states())
+        self._taken_states = Snapshot(each.state for each in self.optimizers)  # which the Trainer begins with
+        self._live: list[LiveStates] = []  # the `state` of each optimizer, from the first update on
 
     def _count_groups(self) -> list[list[int]]:
         return [[len(group["params"]) for group in each.param_groups] for each in self.optimizers]
@@ -184,13 +184,14 @@ class TorchOptimizers:
         Raises:
             FormatError: what it holds are no states of these optimizers; the trainer is as before.
         """
-        states, live = self._states(), [self._is_live(each) for each in self.optimizers]
-        if all(live):
-            if not any(map(_has_been_read, states)):
-                return
-            changed = any(state.changed for state in states)
-        else:  # before the first update, or a dictionary has been put in place of what was there
-            changed = self._taken_states is None or not self._taken_states.is_of(states)
+        live = self._live
+        if live and all(map(_is_untouched, self.optimizers, live)):
+            return
+        states = [each.state for each in self.optimizers]
+        if live:
+            changed = any(state is not own or own.changed for state, own in zip(states, live, strict=True))
+        else:
+            changed = not self._taken_states.is_of(states)
         told = self.states_of_now() if changed else None
         self._tell_states(trainer)
         if told is not None:
@@ -198,24 +199,16 @@ class TorchOptimizers:
 
     def _tell_states(self, trainer: Trainer) -> None:
         """Let the `state` of the optimizers give the trainer's of the time when somebody looks."""
-        for number, each in enumerate(self.optimizers):
-            if self._is_live(each):
-                each.state.forget()
-            else:
-                each.state = LiveStates(self, partial(self._of_trainer, trainer, number))
-        self._taken_states = None
+        if not self._live:
+            self._live = [LiveStates(partial(self._of_trainer, trainer, n)) for n in range(len(self.optimizers))]
+        for each, own in zip(self.optimizers, self._live, strict=True):
+            own.forget()
+            each.state = own
 
     @property
     def tells_states(self) -> bool:
         """Does the `state` of the optimizers give the trainer's, since it makes their updates?"""
-        return self._taken_states is None
-
-    def _is_live(self, optimizer: Any) -> bool:
-        state = optimizer.state
-        return type(state) is LiveStates and state.owner is self
-
-    def _states(self) -> list[Any]:
-        return [each.state for each in self.optimizers]
+        return bool(self._live)
 
     def _of_trainer(self, trainer: Trainer, number: int) -> dict[Any, dict[str, Any]]:
         """The trainer's states of the tensors of one optimizer."""
@@ -249,7 +242,7 @@ class TorchOptimizers:
         if self.tells_states:
             self._tell_states(trainer)
         else:
-            self._taken_states = Snapshot(self._states())
+            self._taken_states = Snapshot(each.state for each in self.optimizers)
         self.load_states(trainer, [state_dict["state"] for state_dict in told])
 
 
@@ -307,8 +300,8 @@ def _rule_of(given: Any) -> Callable[[], TorchRule]:
     raise MXNetError(with_user_location(message, help=help))
 
 
-def _has_been_read(state: LiveStates) -> bool:
-    return state.has_been_read
+def _is_untouched(optimizer: Any, own: LiveStates) -> bool:
+    return optimizer.state is own and not own.has_been_read
 
 
 def _parameter(tensor: Any, number: int) -> Parameter:
