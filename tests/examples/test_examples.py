@@ -199,6 +199,7 @@ def test_distributed_digits(more: tuple[str, ...], capsys: pytest.CaptureFixture
     assert 0 <= accuracy <= 1 and "test accuracy" in capsys.readouterr().out
 
 
+@pytest.mark.beside("ray")
 def test_ray_train(tmp_path: pathlib.Path) -> None:
     """Two workers on a local Ray, in a process of its own; where Ray is not installed, the sentence that says so."""
     line = [sys.executable, str(EXAMPLES / "ray_train.py"), "--epochs", "1", "--steps", "2"]
