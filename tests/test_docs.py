@@ -127,6 +127,7 @@ OF_TORCH = {
 ALONE = [script for script in SCRIPTS if script not in OF_TORCH]
 PEERS = {  # and what a script that needs it asks for first
     "torch": 'find_spec("torch")',
+    "ray": 'find_spec("ray")',
     "mxnet": "GG_MXNET_PYTHON",
     **dict.fromkeys(("cuda", "nccl"), "except (ImportError"),  # a PyTorch that is built for CUDA installs them
 }
