@@ -10,6 +10,9 @@ from gluongraph.errors import ShapeError, with_user_location
 SMALLEST = 2  # an extent of 1 broadcasts, so that a program is another one for it
 LIMIT = 3  # sizes of an axis, where no policy is given
 GROWTH = 4
+# The least second and third size of an axis that grows. Lengths that come in order, beginning with short ones, would
+# otherwise need a fourth soon.
+LEAST = (0, 32, 256)
 EXACT = "exact"
 POWERS = "powers of two"
 
@@ -45,10 +48,13 @@ def _is_number(value: Any) -> bool:
 
 
 def few(length: int, used: Sequence[int], most: int | None = None) -> int:
-    """At most three sizes: the first length itself, a quarter of it or so, and what is larger in steps of 4.
+    """At most three sizes: the first length itself, a quarter of it or so, and what is larger in steps of 4, from 32
+    and then from 256 on.
 
     >>> few(100, []), few(20, [100]), few(30, [25, 100]), few(101, [25, 100])
     (100, 25, 100, 400)
+    >>> few(1, []), few(3, [2]), few(33, [2, 32])
+    (2, 32, 256)
     """
     length = max(length, SMALLEST)
     fitting = [size for size in used if size >= length]
@@ -63,6 +69,7 @@ def few(length: int, used: Sequence[int], most: int | None = None) -> int:
     size = max(used)
     while size < length:
         size *= GROWTH
+    size = max(size, LEAST[len(used)] if len(used) < LIMIT else 0)
     return size if most is None else min(size, most)
 
 

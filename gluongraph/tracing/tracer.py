@@ -25,6 +25,7 @@ from gluongraph.mxops.shapes import index, index_plan, index_put
 from gluongraph.ndarray import NDArray, attribute, naming_what_is_no_array, traced
 from gluongraph.ops.autodiff import depended_on, gradients, ones, zeros
 from gluongraph.storage import Array
+from gluongraph.tracing.concat_prefixes import share_prefixes
 
 RNG = "rng"
 ARGUMENT = "data"  # data0, data1, ... are the arrays among the arguments
@@ -359,7 +360,7 @@ class Tracer:
                 raise TraceError(_of_another_trace(f"{n.attrs['name']!r}: {n.ty}"))
         inputs = {k: n for k, n in known.items() if k in self.arguments or n in live or k in self.updates}
         captured = {k: a for k, a in self.captured.items() if k in inputs}
-        graph = Graph(inputs, outputs, self.updates, origins)
+        graph = share_prefixes(Graph(inputs, outputs, self.updates, origins))
         draws = {name: (ctx, self.draws[ctx]) for ctx, name in self.generators.items() if name in inputs}
         return Traced(graph, structure, captured, draws, tuple(self.guards.values()))
 

@@ -14,7 +14,7 @@ from gluongraph import autograd, debug, gluon, nd
 from gluongraph.errors import ArgumentError, IndexRangeError, MXNetError, ShapeError
 from gluongraph.gluon import nn, rnn
 from gluongraph.step.dynamic import check_alone
-from gluongraph.step.sizes import few, policy_of
+from gluongraph.step.sizes import LIMIT, few, policy_of
 
 SOFTMAX = gluon.loss.SoftmaxCrossEntropyLoss()
 WORDS = 12
@@ -407,9 +407,26 @@ def test_a_length_that_grows_is_told(reference: None) -> None:
         warnings.simplefilter("error")
         for n in (4, 16, 60):
             step.predict(np.ones((n, 4), np.float32))
-    with pytest.warns(UserWarning, match="'batch' grows: it has been padded to 4, 16, 64, 256"):
-        step.predict(np.ones((65, 4), np.float32))
-    assert str(step.dynamic) == "batch: 4, 16, 64, 256; 4 compilations"
+    assert str(step.dynamic) == "batch: 4, 32, 256; 3 compilations"
+    with pytest.warns(UserWarning, match="'batch' grows: it has been padded to 4, 32, 256, 1024"):
+        step.predict(np.ones((257, 4), np.float32))
+    assert str(step.dynamic) == "batch: 4, 32, 256, 1024; 4 compilations"
+
+
+@pytest.mark.parametrize("first", [1, 2, 5, 16, 40, 100])
+@pytest.mark.parametrize("order", ["growing", "shrinking", "random"])
+def test_at_most_three_sizes_by_default(first: int, order: str) -> None:
+    """Of 40 lengths from any one on, in any order."""
+    lengths = list(range(first, first + 40))
+    lengths = lengths[::-1] if order == "shrinking" else lengths
+    if order == "random":
+        np.random.default_rng(first).shuffle(lengths)
+    used: list[int] = []
+    for length in lengths:
+        size = few(length, used)
+        assert size >= length
+        used = sorted({*used, size})
+    assert len(used) <= LIMIT
 
 
 def test_exact_axes_are_not_padded(reference: None) -> None:

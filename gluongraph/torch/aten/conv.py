@@ -29,7 +29,7 @@ def _batched(input: Node, weight: Node) -> tuple[Node, bool]:
 
 def _finished(y: Node, bias: Node | None, alone: bool) -> Node:
     if bias is not None:
-        y = ops.add(y, ops.reshape(bias, (bias.ty.size, *(1,) * (y.ty.rank - 2))))
+        y = ops.add(y, ops.reshape(bias, (1, bias.ty.size, *(1,) * (y.ty.rank - 2))))
     return ops.reshape(y, y.shape[1:]) if alone else y
 
 
