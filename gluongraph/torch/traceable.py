@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import Any
 
 from gluongraph.errors import UnsupportedError, is_library_file, with_user_location
 
+AOT_AUTOGRAD = "_aot_autograd"  # in names of its files
 INNERMOST = 3  # frames of the user's functions that are kept for each node of a program
 # PyTorch's reads the lengths while it is traced: an operator without a body, whose meaning the table has.
 CTC_LOSS = (
@@ -41,8 +43,8 @@ def traceable(torch: Any) -> Iterator[None]:
         (torch, "instance_norm", _instance_norm(torch, torch.instance_norm)),
         (torch.nn.functional, "gaussian_nll_loss", _gaussian_nll_loss(torch, torch.nn.functional.gaussian_nll_loss)),
         # Its gradients would be constants of the program. `Tensor.backward` calls the other one.
-        (torch.autograd, "grad", _refused("torch.autograd.grad")),
-        (torch.autograd, "backward", _refused("backward")),
+        (torch.autograd, "grad", _refused("torch.autograd.grad", torch.autograd.grad)),
+        (torch.autograd, "backward", _refused("backward", torch.autograd.backward)),
         # It compares the elements of a mask with those of a causal one: a hint only, for the mask is used in any case.
         (transformer, "_detect_is_causal_mask", lambda mask, is_causal=None, size=None: bool(is_causal)),
         # Whether arguments are in their domain is a question about elements; validate_args=True asks it all the same.
@@ -73,14 +75,27 @@ def is_users_file(name: str) -> bool:
     return not (name.startswith(("<frozen", "<eval_with_key")) or is_library_file(name))
 
 
-def _refused(name: str) -> Any:
-    """A function that says that it is not traced."""
+def _refused(name: str, own: Any) -> Any:
+    """A function that says that it is not traced, where the module calls it."""
 
     def refuse(*args: Any, **how: Any) -> Any:
+        if _is_of_aot_autograd():
+            return own(*args, **how)
         help = "compute gradients outside of it, of what it gives"
         raise UnsupportedError(with_user_location(f"{name} within it", help=help))
 
     return refuse
+
+
+def _is_of_aot_autograd() -> bool:
+    """Is a function called by PyTorch's AOT autograd? It differentiates the bodies of loops with parameters while they
+    are traced, and keeps nothing of it in the program."""
+    frame = sys._getframe(2)
+    while frame is not None and not is_users_file(name := frame.f_code.co_filename):
+        if AOT_AUTOGRAD in name:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _gaussian_nll_loss(torch: Any, own: Any) -> Any:
