@@ -9,6 +9,7 @@ from gluongraph.eager.tape import STATE
 from gluongraph.host.progress import task
 from gluongraph.ndarray import NDArray
 from gluongraph.torch import export
+from gluongraph.torch.dimension_names import dimension_names
 from gluongraph.torch.module_block import ModuleBlock, elements
 from gluongraph.torch.program import Program
 from gluongraph.tracing.padding.free_axes import FreeAxes
@@ -91,7 +92,8 @@ class TorchBlock(ModuleBlock):
             args, kwargs, dynamic_shapes = self._example
             with task(0, f"tracing {self._what}"), export.mode(self._module, training):
                 exported = export.export(self._module, args, kwargs, dynamic_shapes)
-            self._programs[training] = Program(exported, self._canonical)
+            names = dimension_names(self._module, args, kwargs, dynamic_shapes)
+            self._programs[training] = Program(exported, self._canonical, names)
         return self._programs[training]
 
     @property
@@ -107,14 +109,14 @@ class TorchBlock(ModuleBlock):
 
     @property
     def free_axes(self) -> FreeAxes:
-        """The axes that `dynamic_shapes` leaves free, by the symbols that `inputs` shows.
+        """The axes that `dynamic_shapes` leaves free, by the names of its `Dim`s; others by the symbols in `inputs`.
 
         >>> import torch
         >>> import gluongraph as mx
         >>> rows = torch.export.Dim("rows", max=64)
         >>> net = mx.from_torch(torch.nn.Linear(3, 2), (torch.zeros(4, 3),), dynamic_shapes=({0: rows},))
-        >>> list(net.free_axes.ranges.values())
-        [(0, 64)]
+        >>> net.free_axes.ranges
+        {'rows': (0, 64)}
         """
         return self._program(self._trains).free_axes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import logging
 import re
@@ -262,6 +263,10 @@ def as_module(what: Any) -> Any:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return what(*args, **kwargs)
 
+    with contextlib.suppress(TypeError, ValueError):  # some that are built in tell no signature
+        own = inspect.signature(what)  # torch.export names inputs by it, and finds their dynamic_shapes
+        first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
+        forward.__signature__ = own.replace(parameters=[first, *own.parameters.values()])  # type: ignore[attr-defined]
     return type(getattr(what, "__name__", type(what).__name__), (nn.Module,), {"forward": forward})()
 
 

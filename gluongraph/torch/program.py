@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,14 +18,16 @@ from gluongraph.tracing.padding.free_axes import FreeAxes
 
 @dataclass(frozen=True)
 class Input:
-    """One array that the program takes: its name, element type, and extents (a number, or sympy's expression)."""
+    """One array that the program takes: its name, element type, extents (a number, or sympy's expression), and the
+    same as they are shown."""
 
     name: str
     dtype: str
     shape: tuple[Any, ...]
+    shown: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.name!r} {self.dtype}[{','.join(map(str, self.shape))}]"
+        return f"{self.name!r} {self.dtype}[{','.join(self.shown)}]"
 
 
 class Program:
@@ -34,14 +37,17 @@ class Program:
     array or number). `moved` are the names of the states that the program changes, in the order of their outputs.
     """
 
-    def __init__(self, exported: Exported, state: Mapping[str, str]):
-        """`state` are the names of parameters and buffers, by all of the names that they have."""
+    def __init__(self, exported: Exported, state: Mapping[str, str], names: Sequence[Mapping[int, str]] = ()):
+        """`state` are the names of parameters and buffers, by all of the names that they have; `names` those of axes,
+        for each input."""
         self.exported, self.graph = exported, exported.program.graph
         self.inputs: list[Input] = []
         self._leaves: list[Any] = []  # of the arguments: an `Input`, or a Python value that is part of the program
         self.sources: dict[str, tuple[str, Any]] = {}
         nodes = {n.name: n for n in self.graph.nodes}
-        for spec in exported.program.graph_signature.input_specs:
+        specs = exported.program.graph_signature.input_specs
+        self._names = _names_of_symbols([nodes[s.arg.name] for s in specs if _is_array(s, nodes)], names)
+        for spec in specs:
             self._add(spec, nodes, state)
         outputs = exported.program.graph_signature.output_specs
         self.moved = {i: state[s.target] for i, s in enumerate(outputs) if s.kind.name == "BUFFER_MUTATION"}
@@ -65,9 +71,9 @@ class Program:
             if not hasattr(value, "shape"):
                 message = f"the input {name!r} is a number that may vary"
                 raise ExportError(with_user_location(message, help="pass an array"))
-            shape = tuple(n if isinstance(n, int) else n.node.expr for n in value.shape)
+            shape = _extents(value)
             self.sources[name] = ("input", len(self.inputs))
-            self.inputs.append(Input(name, DTYPE_NAMES[str(value.dtype)], shape))
+            self.inputs.append(Input(name, DTYPE_NAMES[str(value.dtype)], shape, tuple(map(self._show, shape))))
             self._leaves.append(self.inputs[-1])
         elif kind in ("PARAMETER", "BUFFER"):
             self.sources[name] = ("state", state[spec.target])
@@ -75,6 +81,10 @@ class Program:
             self.sources[name] = ("constant", to_numpy(self.exported.program.constants[spec.target]))
         else:
             raise self._of_object(nodes[name], kind)
+
+    def _show(self, extent: Any) -> str:
+        """An extent with the names that its symbols have."""
+        return str(extent if isinstance(extent, int) else extent.subs(self._names))
 
     def _of_object(self, node: Any, kind: str) -> ExportError:
         """The error of a placeholder that is no array, as a torch.Generator is none."""
@@ -119,13 +129,13 @@ class Program:
         places, mixed = [], dict[str, str]()
         for input in self.inputs:
             free = {k: n for k, n in enumerate(input.shape) if not isinstance(n, int)}
-            places.append({k: str(n) for k, n in free.items() if n.is_Symbol})
+            places.append({k: self._show(n) for k, n in free.items() if n.is_Symbol})
             for axis, extent in free.items():
                 if not extent.is_Symbol:
-                    mixed |= {str(s): f"axis {axis} of {input}" for s in extent.free_symbols}
+                    mixed |= {self._show(s): f"axis {axis} of {input}" for s in extent.free_symbols}
         ranges = {}
         for name in dict.fromkeys(name for axes in places for name in axes.values()):
-            allowed = {str(s): r for s, r in self.exported.program.range_constraints.items()}.get(name)
+            allowed = {self._show(s): r for s, r in self.exported.program.range_constraints.items()}.get(name)
             high = None if allowed is None or not allowed.upper.is_Integer else int(allowed.upper)
             ranges[name] = (0 if allowed is None else int(allowed.lower), high)
         return FreeAxes(tuple(places), ranges, mixed)
@@ -147,7 +157,9 @@ class Program:
                         raise self._misfit(what, input, shape, f"axis {axis} was exported with {expected} elements")
                 elif expected.is_Symbol:
                     if extents.setdefault(expected, given) != given:
-                        raise self._misfit(what, input, shape, f"{expected} is {extents[expected]} elsewhere")
+                        raise self._misfit(
+                            what, input, shape, f"{self._show(expected)} is {extents[expected]} elsewhere"
+                        )
                     self._check_range(what, input, shape, expected, given)
                 else:
                     later.append((input, axis, expected, given))
@@ -155,12 +167,14 @@ class Program:
             found = expected.subs(extents)
             if found.is_number and int(found) != given:
                 shape = types[self.inputs.index(input)][1]
-                raise self._misfit(what, input, shape, f"axis {axis} has to be {expected} = {int(found)}")
+                raise self._misfit(what, input, shape, f"axis {axis} has to be {self._show(expected)} = {int(found)}")
 
     def _check_range(self, what: str, input: Input, shape: Sequence[int], symbol: Any, given: int) -> None:
         allowed = self.exported.program.range_constraints.get(symbol)
         if allowed is not None and not allowed.lower <= given <= allowed.upper:
-            raise self._misfit(what, input, shape, f"{symbol} lies between {allowed.lower} and {allowed.upper}")
+            raise self._misfit(
+                what, input, shape, f"{self._show(symbol)} lies between {allowed.lower} and {allowed.upper}"
+            )
 
     def _misfit(self, what: str, input: Input, shape: Sequence[int], why: str) -> ShapeError:
         help = "from_torch(..., dynamic_shapes=) for other extents, as torch.export has it"
@@ -203,6 +217,30 @@ class Program:
         values = iter(results)
         leaves = [s.arg.value if hasattr(s.arg, "value") else next(values) for s in specs]
         return _unflattened(iter(leaves), self.out_spec)
+
+
+def _is_array(spec: Any, nodes: Mapping[str, Any]) -> bool:
+    """Is this the placeholder of an array among the arguments?"""
+    is_input = spec.kind.name == "USER_INPUT" and not hasattr(spec.arg, "value")
+    return is_input and hasattr(nodes[spec.arg.name].meta["val"], "shape")
+
+
+def _extents(value: Any) -> tuple[Any, ...]:
+    """Of a traced tensor: numbers, or sympy's expressions."""
+    return tuple(n if isinstance(n, int) else n.node.expr for n in value.shape)
+
+
+def _names_of_symbols(nodes: Sequence[Any], names: Sequence[Mapping[int, str]]) -> dict[Any, Any]:
+    """For symbols of extents: symbols with the names of axes that are as long. A name that stands for several symbols
+    is none."""
+    found: dict[Any, str] = {}
+    for node, axes in zip(nodes, names, strict=False):
+        extents = _extents(node.meta["val"])
+        for axis, name in axes.items():
+            if not isinstance(extents[axis], int) and extents[axis].is_Symbol:
+                found.setdefault(extents[axis], name)
+    counts = Counter(found.values())
+    return {symbol: type(symbol)(name) for symbol, name in found.items() if counts[name] == 1}
 
 
 def _unflattened(leaves: Any, spec: Any) -> Any:
