@@ -81,6 +81,7 @@ class TorchBlock(ModuleBlock):
         share: bool,
     ):
         super().__init__(module, share)
+        export.check_examples(args, kwargs)
         self._example, self._trains = (args, dict(kwargs), dynamic_shapes), train
         self._programs: dict[bool, Program] = {}
         self._hold(self._program(train).moved.values())

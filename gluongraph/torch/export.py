@@ -271,17 +271,29 @@ def as_module(what: Any) -> Any:
 
 
 def check_tensors(tensors: Mapping[str, Any]) -> None:
-    """Raise ExportError for tensors that cannot become arrays: of other devices, layouts, element types."""
+    """Raise ExportError for tensors that cannot become arrays: of other devices, layouts, element types, without a
+    shape."""
     for name, tensor in tensors.items():
+        if torch().nn.parameter.is_lazy(tensor):
+            message = f"{name} has no shape yet, since its lazy layer has not been called"
+            raise ExportError(with_user_location(message, help="call the model once: model(example)"))
         what = f"{name} is a tensor of {tensor.dtype} on {tensor.device}"
         if tensor.device.type != "cpu":
-            help = 'model.cpu(), and mx.compile(..., target="cuda") where the step is to run on a GPU'
-            raise ExportError(with_user_location(f"{what}: from_torch takes modules on the CPU", help=help))
+            help = '.cpu(), and mx.compile(..., target="cuda") where the step is to run on a GPU'
+            raise ExportError(
+                with_user_location(f"{what}: from_torch takes modules and arguments on the CPU", help=help)
+            )
         if str(tensor.dtype) not in DTYPE_NAMES:
             help = f"there are {', '.join(n.removeprefix('torch.') for n in DTYPE_NAMES)}"
             raise ExportError(with_user_location(f"{what}: there is no such element type here", help=help))
         if str(tensor.layout) != "torch.strided":
             raise ExportError(with_user_location(f"{what}, {tensor.layout}: only dense tensors", help="to_dense()"))
+
+
+def check_examples(args: Any, kwargs: Any) -> None:
+    """Raise ExportError for example arguments that cannot become arrays."""
+    leaves = torch().utils._pytree.tree_leaves((args, kwargs))
+    check_tensors({f"argument {k}": leaf for k, leaf in enumerate(leaves) if isinstance(leaf, torch().Tensor)})
 
 
 def check_memory(tensors: Mapping[str, Any]) -> None:

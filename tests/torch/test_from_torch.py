@@ -430,6 +430,18 @@ def test_bad_arguments() -> None:
         mx.from_torch(nn.Linear(3, 2, device="meta"), (torch.ones(1, 3),))
     with pytest.raises(mx.torch.ExportError, match=r"weight is a tensor of torch\.complex64"):
         mx.from_torch(nn.Linear(3, 2, dtype=torch.complex64), (torch.ones(1, 3, dtype=torch.complex64),))
+    with pytest.raises(mx.torch.ExportError, match="weight has no shape yet, since its lazy layer"):
+        mx.from_torch(nn.LazyLinear(2), (torch.ones(1, 3),))
+    for example, words in (
+        (
+            torch.ones(1, 3, dtype=torch.complex64),
+            r"argument 0 is a tensor of torch\.complex64 on cpu: there is no such",
+        ),
+        (torch.ones(1, 3, device="meta"), "argument 0 is a tensor of torch.float32 on meta"),
+        (torch.ones(1, 3).to_sparse(), "only dense tensors"),
+    ):
+        with pytest.raises(mx.torch.ExportError, match=words):
+            mx.from_torch(linear, (example,))
     net = mx.from_torch(linear, (torch.ones(1, 3),))
     with pytest.raises(mx.errors.DTypeError, match="astype"):
         net(torch.ones(1, 3, dtype=torch.int64))
