@@ -41,6 +41,8 @@ def test_examples_run(
     folder = tmp_path / "work"
     shutil.copytree(made, folder, ignore=shutil.ignore_patterns("*.run", "__pycache__"))
     monkeypatch.chdir(folder)
+    if command == "tune":  # what it measures would change the kernels of other tests that run meanwhile
+        monkeypatch.setenv("GG_CACHE", str(tmp_path / "cache"))
     if command in ("diff", "replay"):
         with debug.override(dump=str(folder / "dump")):
             assert main(["compile", "train.py"]) == 0
