@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from gluongraph.torch.export import torch
+from gluongraph.torch.export import tensors_in, torch
 
 
 def dimension_names(
@@ -17,7 +17,6 @@ def dimension_names(
     Axes that it leaves to PyTorch (`Dim.AUTO`, `Dim.DYNAMIC`) or computes from others (`2 * length`) have none.
     `torch.export.export` has taken it for these arguments.
     """
-    tree = torch().utils._pytree
     if hasattr(dynamic_shapes, "dynamic_shapes"):  # torch.export.ShapesCollection
         dynamic_shapes = dynamic_shapes.dynamic_shapes(module, args, dict(kwargs))
     found: dict[int, Mapping[int, str]] = {}
@@ -25,8 +24,7 @@ def dimension_names(
         given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
         values: Any = given if isinstance(dynamic_shapes, Mapping) else tuple(given.values())
         found = {id(tensor): dict(_named(axes)) for tensor, axes in _pairs(values, dynamic_shapes)}
-    tensors = [leaf for leaf in tree.tree_leaves((args, dict(kwargs))) if isinstance(leaf, torch().Tensor)]
-    return [found.get(id(tensor), {}) for tensor in tensors]
+    return [found.get(id(tensor), {}) for tensor in tensors_in((args, dict(kwargs)))]
 
 
 def _pairs(value: Any, shapes: Any) -> Iterator[tuple[Any, Any]]:

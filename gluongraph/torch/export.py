@@ -218,10 +218,15 @@ def _explained(module: Any, error: Exception, given: Any, dynamic: bool, otherwi
     return ExportError(with_user_location(f"torch.export cannot trace {name}: {said[:500]}{where}", help=help))
 
 
+def tensors_in(given: Any) -> list[Any]:
+    """The tensors in a structure, in the order of torch.export's inputs."""
+    return [each for each in torch().utils._pytree.tree_leaves(given) if isinstance(each, torch().Tensor)]
+
+
 def _types(given: Any) -> str:
     """The tensors among arguments, by their types."""
-    tensors = [each for each in torch().utils._pytree.tree_leaves(given) if isinstance(each, torch().Tensor)]
-    told = [str(TensorType(tuple(each.shape), DTYPE_NAMES.get(str(each.dtype), str(each.dtype)))) for each in tensors]
+    found = [(tuple(each.shape), str(each.dtype)) for each in tensors_in(given)]
+    told = [str(TensorType(shape, DTYPE_NAMES.get(dtype, dtype))) for shape, dtype in found]
     return ", ".join(told) or "no tensor"
 
 
@@ -264,9 +269,10 @@ def as_module(what: Any) -> Any:
         return what(*args, **kwargs)
 
     with contextlib.suppress(TypeError, ValueError):  # some that are built in tell no signature
-        own = inspect.signature(what)  # torch.export names inputs by it, and finds their dynamic_shapes
+        own = inspect.signature(what)
         first = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        forward.__signature__ = own.replace(parameters=[first, *own.parameters.values()])  # type: ignore[attr-defined]
+        # `inspect` looks here first: torch.export names inputs by it, and finds their dynamic_shapes.
+        vars(forward)["__signature__"] = own.replace(parameters=[first, *own.parameters.values()])
     return type(getattr(what, "__name__", type(what).__name__), (nn.Module,), {"forward": forward})()
 
 
@@ -292,8 +298,7 @@ def check_tensors(tensors: Mapping[str, Any]) -> None:
 
 def check_examples(args: Any, kwargs: Any) -> None:
     """Raise ExportError for example arguments that cannot become arrays."""
-    leaves = torch().utils._pytree.tree_leaves((args, kwargs))
-    check_tensors({f"argument {k}": leaf for k, leaf in enumerate(leaves) if isinstance(leaf, torch().Tensor)})
+    check_tensors({f"argument {k}": tensor for k, tensor in enumerate(tensors_in((args, kwargs)))})
 
 
 def check_memory(tensors: Mapping[str, Any]) -> None:

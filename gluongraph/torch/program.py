@@ -133,9 +133,10 @@ class Program:
             for axis, extent in free.items():
                 if not extent.is_Symbol:
                     mixed |= {self._show(s): f"axis {axis} of {input}" for s in extent.free_symbols}
-        ranges = {}
+        ranges, constraints = {}, self.exported.program.range_constraints
+        allowed_by_name = {self._show(symbol): allowed for symbol, allowed in constraints.items()}
         for name in dict.fromkeys(name for axes in places for name in axes.values()):
-            allowed = {self._show(s): r for s, r in self.exported.program.range_constraints.items()}.get(name)
+            allowed = allowed_by_name.get(name)
             high = None if allowed is None or not allowed.upper.is_Integer else int(allowed.upper)
             ranges[name] = (0 if allowed is None else int(allowed.lower), high)
         return FreeAxes(tuple(places), ranges, mixed)

@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from types import FrameType
 from typing import Any
 
 from gluongraph.errors import UnsupportedError, is_library_file, with_user_location
@@ -90,11 +91,11 @@ def _refused(name: str, own: Any) -> Any:
 def _is_of_aot_autograd() -> bool:
     """Is a function called by PyTorch's AOT autograd? It differentiates the bodies of loops with parameters while they
     are traced, and keeps nothing of it in the program."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     while frame is not None and not is_users_file(name := frame.f_code.co_filename):
         if AOT_AUTOGRAD in name:
             return True
-        frame = frame.f_back  # type: ignore[assignment]
+        frame = frame.f_back
     return False
 
 

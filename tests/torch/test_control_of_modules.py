@@ -12,18 +12,19 @@ import gluongraph as mx
 from gluongraph import gluon
 
 torch = pytest.importorskip("torch")
-from torch._higher_order_ops.associative_scan import associative_scan  # noqa: E402
-from torch._higher_order_ops.map import map as torch_map  # noqa: E402
-from torch._higher_order_ops.scan import scan  # noqa: E402
+nn = torch.nn
+associative_scan = pytest.importorskip("torch._higher_order_ops.associative_scan").associative_scan
+torch_map = pytest.importorskip("torch._higher_order_ops.map").map
+scan = pytest.importorskip("torch._higher_order_ops.scan").scan
 
 
-class Body(torch.nn.Module):  # type: ignore[misc, name-defined]
+class Body(nn.Module):
     """A linear layer and a scale, which the bodies read."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.layer = torch.nn.Linear(3, 3)
-        self.scale = torch.nn.Parameter(torch.tensor(0.7))
+        self.layer = nn.Linear(3, 3)
+        self.scale = nn.Parameter(torch.tensor(0.7))
 
 
 class Branch(Body):
@@ -59,7 +60,7 @@ class Checkpoint(Body):
 def test_bodies_with_parameters(kind: Any) -> None:
     torch.manual_seed(0)
     model = kind()
-    other, loss = copy.deepcopy(model), torch.nn.MSELoss()
+    other, loss = copy.deepcopy(model), nn.MSELoss()
     x, y = torch.randn(4, 3), torch.randn(4, 3)
     net = mx.from_torch(model, (x,))
     step = mx.compile(net, loss, gluon.Trainer.from_torch(torch.optim.SGD(model.parameters(), lr=0.1)))

@@ -11,13 +11,12 @@ import gluongraph as mx
 from gluongraph import nd
 
 torch = pytest.importorskip("torch")
-from torch.export import Dim, ShapesCollection  # noqa: E402
-
+nn, Dim = torch.nn, torch.export.Dim
 BATCH, LENGTH = Dim("batch", max=64), Dim("length", min=2, max=32)
 X, Y = torch.ones(4, 3), torch.ones(6)
 
 
-class Many(torch.nn.Module):  # type: ignore[misc, name-defined]
+class Many(nn.Module):
     """Arguments of all kinds."""
 
     def forward(self, d: Any, y: Any, *rest: Any, scale: Any = None) -> Any:
@@ -37,7 +36,7 @@ torch.export.register_dataclass(Pair, serialized_type_name="test_dimension_names
 
 
 def shapes_by_tensor() -> Any:
-    found = ShapesCollection()
+    found = torch.export.ShapesCollection()
     found[X], found[Y] = (BATCH, None), {0: LENGTH}
     return found
 
