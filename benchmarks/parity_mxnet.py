@@ -105,7 +105,6 @@ def cases() -> list[Case]:
 
 
 NORMS = "norms are of the float32 weight; MXNet squares float16, which overflows"
-BASE_RATE = "a default rate does not overwrite the scheduler's base_lr"
 
 
 def on_purpose() -> list[Case]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import pathlib
@@ -93,3 +94,47 @@ def test_names_of_helper_modules_are_distinct() -> None:
         if not file.name.startswith("test_") and file.name != "conftest.py"
     ]
     assert len(helpers) == len(set(helpers))
+
+
+def names_read(tree: ast.AST) -> set[str]:
+    """Every name, attribute and imported name that a file reads."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.alias):
+            found.add(node.name)
+    return found
+
+
+def private_names(tree: ast.Module) -> set[str]:
+    """The functions, classes and constants of a module that only it uses; a decorator may have put one into a table."""
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.decorator_list:
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            found |= {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return {name for name in found if re.match("_[A-Za-z]", name)}
+
+
+# Whose private names are MXNet's: programs written for it use them.
+MXNETS = (
+    "gluongraph/amp.py",
+    "gluongraph/base.py",
+    "gluongraph/gluon/loss/base.py",
+    "gluongraph/mxnet/",
+    "gluongraph/nd/_internal.py",
+)
+
+
+def test_private_names_are_used() -> None:
+    """What nothing reads is left over from a change."""
+    left = {}
+    for file in (file for folder in {*FOLDERS.values(), ROOT / "benchmarks"} for file in folder.rglob("*.py")):
+        place, tree = str(file.relative_to(ROOT)), ast.parse(file.read_text(encoding="utf-8"))
+        if not place.startswith(MXNETS) and (unread := private_names(tree) - names_read(tree)):
+            left[place] = unread
+    assert not left

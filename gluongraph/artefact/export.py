@@ -175,13 +175,6 @@ def micro_batches_of_rank(step: TrainStep) -> int:
     return MicroBatches(step, step.trainer, total).own
 
 
-def _batches_of(step: TrainStep, mode: str, types: list[Types]) -> list[Types]:
-    """The types that a mode is compiled for, to be called with batches of these types."""
-    if mode == "apply":
-        return [()]
-    return [_micro(step, each) for each in types] if mode == "backward" else types
-
-
 def longer(types: Types, times: int) -> Types:
     """The types of so many batches one after another."""
     return tuple(TensorType((times * t.shape[0], *t.shape[1:]), t.dtype) if t.rank else t for t in types)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-OTHERS_MAY_WRITE, OTHERS_MAY_READ = 0o022, 0o077
+OTHERS_MAY_WRITE = 0o022
 
 
 def make(folder: Path) -> None:

@@ -55,7 +55,6 @@ def philox(
 
 # -- in numpy
 
-_LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
 

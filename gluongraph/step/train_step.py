@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from gluongraph import checkpoint, random
 from gluongraph.checkpoint import collective
@@ -34,9 +34,6 @@ from gluongraph.tracing.grad_norm import LIMIT, NORM
 from gluongraph.tracing.loss_scaling import LossScale
 from gluongraph.tracing.optimizer_updates import GRAD
 from gluongraph.tracing.step_graph import Options, check_clip_norm
-
-if TYPE_CHECKING:
-    pass
 
 
 class TrainStep(StepInspection):

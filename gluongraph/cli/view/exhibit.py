@@ -17,7 +17,7 @@ from gluongraph.ir.plan import Plan
 
 _STAGE = re.compile(r"(\d\d)_(\w+)\.py")
 CASE, INPUTS = "graph.json", "inputs.safetensors"  # what `replay -o folder` writes
-_NUMBER, _KERNEL = re.compile(r"^\d+ +k\d+ +", re.M), re.compile(r"^(\d+) +(k\d+) +(.*)$", re.M)
+_NUMBER = re.compile(r"^\d+ +k\d+ +", re.M)
 _PLACE = re.compile(r"(\w[^ ,:;]*):(\w+\[[\d,]*\])\((\w+)[^)]*\)")
 
 

@@ -91,7 +91,6 @@ class FusedEngine:
         self.step.net = steps.block
         self._members = trainer.optimizer.members
         self._bounds = [member.clip_gradient for member in self._members]
-        self.skipped_before = 0
 
     @property
     def averages(self) -> AveragedWeights | None:
