@@ -34,7 +34,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell has what it sta
 for helper in sorted(pathlib.Path(__file__).parent.glob("*/**/[!_]*.py")):
     if helper.name != "conftest.py" and not helper.name.startswith("test_") and str(helper.parent) not in sys.path:
         sys.path.insert(0, str(helper.parent))
-import turns  # noqa: E402 - the path is known now
 
 Golden = Callable[[str, str], None]
 
@@ -111,20 +110,6 @@ def golden(request: pytest.FixtureRequest) -> Golden:
         assert text == file.read_text(), f"{file.name} differs; if that is right: pytest --update-golden"
 
     return check
-
-
-@pytest.fixture(autouse=True, scope="session")
-def workers(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Several processes that run tests know of one another."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        turns.connect(tmp_path_factory.getbasetemp().parent)
-
-
-@pytest.fixture(autouse=True)
-def turn() -> Iterator[None]:
-    """Tests of several processes run together, except for jobs of ranks, which wait for their turn."""
-    with turns.together():
-        yield
 
 
 @pytest.fixture(autouse=True)
