@@ -96,7 +96,7 @@ def run_ranks(
     program: Program,
     *arguments: object,
     env: Mapping[str, str] | None = None,
-    timeout: float = 120,
+    timeout: float = 60,
     flags: Sequence[str] = (),
 ) -> list[str]:
     """Run a program on so many ranks; return what each printed, by rank.
